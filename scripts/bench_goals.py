@@ -1,8 +1,7 @@
-"""The goals that scripts/bench measures: what is made of their samples, and how they were at earlier commits.
+"""The goals that scripts/bench measures: verdicts on their samples, and their figures at earlier commits.
 
-A goal is a dictionary: `goal` its name, `bound`, `at_least` (else at most), `samples`, and `tables`, the tables that its figures are
-from; one without samples could not be measured. Noise is a list of dictionaries: `text`, and `table` where only the figures of that one
-are in doubt.
+A goal is a dictionary: `goal` is its name, then `bound`, `at_least` (else at most), `samples`, and `tables`, from which its figures are. A goal
+without samples could not be measured. Noise is a list of dictionaries: `text`, and `table` if only the figures of that table are in doubt.
 """
 import json
 import statistics
@@ -11,10 +10,10 @@ from bench_tables import figure
 
 MET, MISSED, UNDECIDED = "met", "missed", "undecided"
 ALL_MET, SOME_MISSED, NOT_TO_BE_JUDGED = 0, 1, 3  # exit codes
-COLUMNS = 5  # of the table of earlier commits
+COLUMNS = 5  # commits in the table of earlier commits
 
-# Goals that runs did not reach, or reached in one run and not in the next. `bound` stands in for the goal's own, so that a run tells whether
-# something got worse; `why` answers for the rest. The goal's own bound stays in the table.
+# Goals that runs did not reach, or reached in one run and not in the next: (bound, why). This bound replaces the goal's own, so that a run
+# tells whether something got worse; `why` explains the difference. The table shows the goal's own bound, too.
 OUT_OF_REACH = {
     "ring, 64 B, by 32, 4096 slots / stream limit, near CPUs": (0.80, "0.90 to 0.98, a quarter of the samples 0.83 to 0.86: the limit itself lies between 400 and 660 million/s"),
     "ring, 64 B, by 32, 4096 slots / best other ring, near CPUs": (0.95, "1.05 to 1.08: rte_ring's zero-copy calls come close to the stream limit, too, so none can be far ahead"),
@@ -51,7 +50,7 @@ def spread(samples):
 
 
 def judge(goal, noise=()):
-    """By the middle half of the samples: met where all of it is within the bound, missed where none is. OUT_OF_REACH has another bound for some."""
+    """Looks at the middle half of the samples: met if it is all within the bound, missed if none of it is. OUT_OF_REACH overrides some bounds."""
     if not goal["samples"] or any("table" not in line or line["table"] in goal.get("tables", ()) for line in noise):
         return UNDECIDED
     lower, _, upper = spread(goal["samples"])
@@ -61,7 +60,7 @@ def judge(goal, noise=()):
 
 
 def table(goals, noise):
-    """In Markdown."""
+    """The goals as a table in Markdown."""
     lines = ["| goal | wanted | judged by | median (middle half) of so many | |", "|---|---|---|---|---|"]
     answers = []
     for goal in goals:
@@ -79,7 +78,7 @@ def table(goals, noise):
 
 
 def check(goals, noise):
-    """What --check says, and its exit code."""
+    """The text that --check prints, and its exit code."""
     of_all = [line["text"] for line in noise if "table" not in line]
     if of_all:
         return "The machine was too noisy to judge anything on it:" + "".join(f"\n  {text}" for text in of_all), NOT_TO_BE_JUDGED
@@ -101,7 +100,7 @@ def history_line(commit, date, cpu, goals, noise):
 
 
 def keep(path, line):
-    """In the place of what stands there of the same commit and machine. Returns all lines, the new one last."""
+    """Adds the line to the file in place of an earlier one of the same commit and machine. Returns all lines, the new one last."""
     lines = [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
     lines = [one for one in lines if (one["commit"], one["cpu"]) != (line["commit"], line["cpu"])] + [line]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +109,7 @@ def keep(path, line):
 
 
 def history_table(lines):
-    """Of the machine of the last line, the last few commits: columns of medians and middle halves."""
+    """The last few commits on the machine of the last line: columns of medians and middle halves."""
     shown = [line for line in lines if line["cpu"] == lines[-1]["cpu"]][-COLUMNS:]
     marks = {MET: " ", MISSED: "!", UNDECIDED: "?"}
     names = list(dict.fromkeys(name for line in reversed(shown) for name in line["goals"]))

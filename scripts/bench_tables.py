@@ -1,7 +1,7 @@
-"""What several runs of the programs of tests/bench have measured, taken together, and its tables in Markdown.
+"""Puts the measurements of several runs of the programs of tests/bench together, and makes tables in Markdown.
 
-A measurement is a dictionary: `table`, `row`, `column`, `distance` (of the two CPUs, by which the name of the table ends; empty where it
-does not matter), and `samples`.
+A measurement is a dictionary: `table`, `row`, `column`, `distance` (of the two CPUs; the table's name ends with it; empty where it does not
+matter), and `samples`.
 """
 import statistics
 
@@ -11,7 +11,7 @@ def _key(one):
 
 
 def together(parts):
-    """The measurements of all parts, those of one place as one."""
+    """The measurements of all parts; those with one table, row and column become one."""
     all_of = {}
     for part in parts:
         for one in part:
@@ -22,7 +22,7 @@ def together(parts):
 
 
 def goals_together(parts):
-    """The goals of all parts, those of one name as one."""
+    """The goals of all parts; those of one name become one."""
     all_of = {}
     for part in parts:
         for one in part:
@@ -31,7 +31,7 @@ def goals_together(parts):
 
 
 def figure(value):
-    """Three digits that mean something."""
+    """The value with about three significant digits."""
     return f"{value:.{2 if abs(value) < 10 else 1 if abs(value) < 100 else 0}f}"
 
 
@@ -44,7 +44,7 @@ def _base(one):
 
 
 def markdown(measurements):
-    """A value is the median of its samples, with the smallest and the largest. Of a table the distances stand together."""
+    """A value is the median of its samples, with the smallest and the largest. A table's distances stand next to each other."""
     bases = list(dict.fromkeys(_base(one) for one in measurements))
     names = sorted(dict.fromkeys(one["table"] for one in measurements),
                    key=lambda name: min(bases.index(_base(one)) for one in measurements if one["table"] == name))
@@ -61,7 +61,7 @@ def markdown(measurements):
 
 
 def by_compiler(measurements_of, table, row, beside):
-    """A table of one row of all tables whose names begin with `table`, beside another row of the same compiler. `measurements_of`: by compiler."""
+    """A table of `row` beside `beside`, from all tables whose names begin with `table`, with a column for each compiler. `measurements_of`: by compiler."""
     compilers = list(measurements_of)
     places = list(dict.fromkeys((one["table"], one["column"]) for all_of in measurements_of.values() for one in all_of
                                 if one["table"].startswith(table)))

@@ -1,4 +1,4 @@
-// Datagrams: a server that knows nobody answers whoever asks. It learns from each question who sent it, and the way
+// Datagrams: a server answers clients that it does not know. Each question's completion names the sender and the way
 // back.
 //
 //   datagram CONFIG        for example: datagram config/loopback.toml
@@ -12,7 +12,7 @@ using namespace pollcore;
 
 namespace {
 
-constexpr std::uint32_t kQkey = 0x2026;  // what datagrams to either end must bring
+constexpr std::uint32_t kQkey = 0x2026;  // the Q_Key that datagrams to either end must carry
 constexpr std::uint32_t kBuffer = 2048;
 
 // One end: a queue pair without a peer, a buffer to send from and one to receive into.
@@ -47,7 +47,7 @@ public:
         example::submit(session_, request);
     }
 
-    // The completion of the receive; that of an own send, which says that it has left, comes in between.
+    // The completion of the receive. Completions of own sends come in between and are skipped.
     WideCompletion receive() {
         for (;;) {
             const auto completion = example::next_completion<WideCompletion>(session_);
@@ -79,16 +79,17 @@ int main(int argc, char** argv) {
         Session servers = runtime.open_session({.wide_completions = true});  // to see who sent a datagram
         Session clients = runtime.open_session({.wide_completions = true});
         AddressHandle to_server;
-        AddressHandle back;  // both before the ends, which may be sending by them until they are closed
+        AddressHandle back;  // declared before the ends, which may send with the handles until they are closed
         End server(runtime, servers);
         End client(runtime, clients);
 
-        // What a client must know of the server: QpInfo is plain data, sent by whatever way there is.
+        // A client needs the server's QpInfo: plain data, which programs exchange as they like.
         const QpInfo address = server.info();
         to_server = runtime.create_address_handle(address);
         client.send("what is the time?", to_server, address.qp_num, address.qkey);
 
-        // The server knows nobody. A handle serves every datagram to the same port, so it would keep this one.
+        // The server makes a handle from the question. One handle serves every datagram to the same port, so a real
+        // server keeps it.
         const WideCompletion question = server.receive();
         fmt::print("queue pair {} asks: \"{}\"\n", question.src_qp, server.text(question));
         back = runtime.create_address_handle(question, server.received());

@@ -1,4 +1,4 @@
-// What the examples share: submitting, and waiting for a completion, where anything unexpected ends the program.
+// Functions that the examples share: submitting, and waiting for a completion. Anything unexpected ends the program.
 //
 // Thread safety: that of the session.
 #pragma once
@@ -25,8 +25,8 @@ inline void submit(pollcore::Session& session, const pollcore::WorkRequest& requ
     }
 }
 
-/// Spins for the next completion of the session, and not for ever. Now and then it gives the CPU away: where there is
-/// one, the worker needs it.
+/// Spins for the next completion of the session, at most kPatience. Now and then it gives the CPU away: on a machine
+/// with one CPU the worker needs it.
 template <class Completion = pollcore::Completion>
 Completion next_completion(pollcore::Session& session) {
     constexpr std::chrono::seconds kPatience{10};
@@ -47,7 +47,7 @@ Completion next_completion(pollcore::Session& session) {
     return completion;
 }
 
-/// Both queue pairs are in this process. Two hosts do the same with what each sent the other, or by address:
+/// Connects two queue pairs of this process. Two hosts send each other their QpInfo, or connect by address:
 /// Context::listen and QueuePair::connect.
 inline void connect(pollcore::QueuePair& one, pollcore::QueuePair& other) {
     const pollcore::QpInfo info = one.info();
@@ -55,11 +55,11 @@ inline void connect(pollcore::QueuePair& one, pollcore::QueuePair& other) {
     other.connect(info);
 }
 
-/// Where objects come from: a runtime of this program's own, or that of a daemon. All that follows is the same for
+/// The Context that makes the objects: a runtime of this program's own, or a daemon's. All other code is the same for
 /// both.
 class Place {
 public:
-    /// A configuration file, or the socket of a daemon.
+    /// `where`: a configuration file, or the socket of a daemon.
     explicit Place(const std::filesystem::path& where) {
         if (std::filesystem::is_socket(where)) {
             attachment_.emplace(pollcore::AttachOptions{.path = where.string(), .name = "example"});
@@ -71,7 +71,7 @@ public:
     [[nodiscard]] pollcore::Context& context() noexcept {
         return attachment_ ? static_cast<pollcore::Context&>(*attachment_) : *runtime_;
     }
-    /// Whether the daemon was lost, and there is one again.
+    /// Attaches again if the daemon was lost. False: it was not lost, or the runtime is this program's own.
     [[nodiscard]] bool came_back() {
         if (!attachment_ || !attachment_->lost()) {
             return false;

@@ -3,8 +3,8 @@
 //
 //   order_gateway CONFIG [ORDERS [BUDGET_NS]]        for example: order_gateway config/loopback.toml 100000 5000
 //
-// Trader and gateway are two sessions that one thread serves by turns, so that two CPUs suffice: this thread's and the
-// worker's. On one CPU, where the two take turns, the times mean little.
+// One thread serves the two sessions, trader and gateway, by turns. So two CPUs suffice: this thread's and the
+// worker's. On one CPU thread and worker take turns, and the times mean little.
 #include <algorithm>
 #include <array>
 #include <bit>

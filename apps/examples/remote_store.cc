@@ -3,8 +3,9 @@
 //
 //   remote_store CONFIG        for example: remote_store config/loopback.toml
 //
-// As many requests are outstanding as the send queue takes. A record carries a checksum, so that one that was read
-// while it was being written shows. A record's lock is a word that compare-and-swap takes from 0 to its owner's number.
+// As many requests are outstanding as the send queue takes. A record carries a checksum, which reveals a record that
+// was read while it was being written. A record's lock is a word that compare-and-swap takes from 0 to its owner's
+// number.
 #include <array>
 #include <cstring>
 #include <functional>
@@ -51,7 +52,7 @@ public:
     void read_all() {
         for_all([this](std::size_t index) { return request(Opcode::rdma_read, index, 0, sizeof(Record)); });
     }
-    // What each lock held before comes back into the local record's lock word.
+    // The previous value of each lock comes back into the local record's lock word.
     void swap_all(std::uint64_t expected, std::uint64_t wanted) {
         for_all([&](std::size_t index) {
             WorkRequest swap =

@@ -1,11 +1,14 @@
 // A stream of messages to a reader that is slower than its writer: the writer waits, nothing is lost, nobody retries.
 //
-//   stream WHERE FLOW read ADDRESS [PAUSE_US]       waits for a writer, takes PAUSE_US on average for a message, ends
-//   with the stream stream WHERE FLOW write ADDRESS [MESSAGES]      begins again, from the first message, when its
-//   reader goes away, or its daemon stream WHERE FLOW both ADDRESS [MESSAGES [PAUSE_US]]    two threads of one process
+//   stream WHERE FLOW read ADDRESS [PAUSE_US]
+//       waits for a writer, takes PAUSE_US on average for a message, and ends with the stream
+//   stream WHERE FLOW write ADDRESS [MESSAGES]
+//       begins again from the first message when its reader or its daemon goes away
+//   stream WHERE FLOW both ADDRESS [MESSAGES [PAUSE_US]]
+//       two threads of one process
 //
-// WHERE is a configuration file, or the socket of a daemon to attach to. FLOW is credits, where the reader's receives
-// are for short messages and the others are read by rendezvous, or ring. ADDRESS is as for Context::listen:
+// WHERE is a configuration file, or the socket of a daemon to attach to. FLOW is credits or ring. With credits the
+// reader's receives are for short messages, and long ones go by rendezvous. ADDRESS is as for Context::listen:
 // 192.0.2.7:7471, or a name on a software device. For example:
 //   stream config/loopback.toml credits both anywhere 100000 5
 #include <cerrno>
@@ -25,7 +28,7 @@ namespace {
 constexpr std::uint32_t kShort = 1024;  // bytes of a receive
 constexpr std::uint32_t kLongest = 4096;
 constexpr std::uint32_t kSlots = 64;     // messages on their way
-constexpr std::uint32_t kReceives = 32;  // posted; as many buffers again are for what the reader holds
+constexpr std::uint32_t kReceives = 32;  // posted; as many more buffers are for messages that the reader holds
 constexpr std::uint32_t kLongOnes = 4;   // buffers for rendezvous
 
 struct Header {
@@ -112,8 +115,8 @@ public:
     }
 
 private:
-    // Who leaves first has what the other has in flight flushed, and the writer may not know yet that the last message
-    // has arrived.
+    // The end that leaves first flushes the other's requests in flight, and the writer may not know yet that the last
+    // message has arrived.
     void await_writers_end() {
         const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
         while (!qp_.disconnected()) {
@@ -149,7 +152,7 @@ public:
             std::fflush(stdout);
             qp_.reset();
             Completion completion;
-            while (session_.poll({&completion, 1}) != 0) {  // what the reset has ended
+            while (session_.poll({&completion, 1}) != 0) {  // completions of requests that the reset ended
             }
         }
         fmt::print("wrote {} messages in {} us; {} had to wait for the reader\n", messages_,
@@ -176,7 +179,7 @@ private:
                 request.flags = kSignaled;  // the slot is written again
                 request.num_sge = 1;
                 request.sge = {.addr = memory_.addr() + slot, .length = length_of(number), .lkey = memory_.lkey()};
-                request.rkey = memory_.rkey();  // where the reader reads what is too long for its receives
+                request.rkey = memory_.rkey();  // for the reader's rendezvous reads of long messages
                 const Refusal refusal = session_.try_submit(request);
                 if (refusal == Refusal::qp_in_error) {
                     return false;
@@ -202,7 +205,7 @@ private:
         return true;
     }
 
-    // The reader may be about to begin.
+    // Tries for a minute: the reader may not listen yet.
     void connect() {
         const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
         for (;;) {
@@ -228,7 +231,7 @@ private:
     std::chrono::nanoseconds took_{};
 };
 
-// Again, with everything made anew, when the daemon has died and another is there.
+// Begins again with new objects when the daemon has died and another is there.
 void write(example::Place& place, FlowControl flow, const std::string& address, std::uint64_t messages) {
     for (;;) {
         try {

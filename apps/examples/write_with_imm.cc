@@ -1,4 +1,4 @@
-// The classical first program: one end writes into the other's memory, and an immediate tells the other that it did.
+// The classical first program: one end writes into the other's memory, and an immediate tells the other end of it.
 //
 //   write_with_imm CONFIG        for example: write_with_imm config/loopback.toml
 #include <cstring>

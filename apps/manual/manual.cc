@@ -1,5 +1,6 @@
 #include "manual.hpp"
 
+#include <algorithm>
 #include <cctype>
 
 #include <fmt/format.h>
@@ -75,7 +76,7 @@ std::vector<std::string> names_of(const CLI::Option& option) {
     return names;
 }
 
-/// What a value is called: the option's type name, or its default's kind.
+/// What the option's value is called. Empty: it takes none.
 std::string value_of(const CLI::Option& option) {
     return takes_value(option) ? option.get_type_name() : "";
 }

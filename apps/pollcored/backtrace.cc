@@ -23,18 +23,18 @@
 namespace pollcore::daemon {
 namespace {
 
-// The handler itself, and what the kernel returns through.
+// The handler itself, and the frame through which the kernel returns from it.
 constexpr int kOwnFrames = 2;
 
-// Where the handler writes: it gets no argument, so there is one of these. Whoever takes `asked` from the thread's id
-// to 0 has it: the thread, to write, or the one that asked, when that does not wait any longer. That store releases
-// what was read of the last one, and the thread's exchange acquires it.
+// The handler writes here. It gets no argument, so there is only one slot. The thread that changes `asked` from the
+// thread's id to 0 owns the slot: the asked thread in order to write, or the asking thread when it gives up waiting.
+// The asking thread's store releases its reads of the last stack; the asked thread's exchange acquires them.
 struct StackSlot {
     std::atomic<pid_t> asked{0};
     std::array<void*, 64> frames{};
     std::atomic<int> count{
         0};           // stored with release when the frames are written, loaded with acquire before they are read
-    sem_t written{};  // wakes who waits for that
+    sem_t written{};  // wakes the asking thread when the frames are written
 };
 StackSlot slot;
 
@@ -42,8 +42,8 @@ void write_frames(int) {
     const int before = errno;
     pid_t self = static_cast<pid_t>(::syscall(SYS_gettid));
     if (slot.asked.compare_exchange_strong(self, 0, std::memory_order_acquire)) {
-        // Not on the list of what a handler may call (signal-safety(7)): its first call loads a library, so that one
-        // was made before.
+        // backtrace(3) is not among the functions that a handler may call (signal-safety(7)), because its first call
+        // loads a library. The constructor makes that first call.
         slot.count.store(::backtrace(slot.frames.data(), static_cast<int>(slot.frames.size())),
                          std::memory_order_release);
         (void)::sem_post(&slot.written);
@@ -100,10 +100,10 @@ std::vector<std::string> Backtrace::of(int thread_id, std::chrono::milliseconds 
     if (!await_written(patience)) {
         pid_t still = thread_id;
         if (slot.asked.compare_exchange_strong(still, 0, std::memory_order_relaxed)) {
-            return {
-                fmt::format("no backtrace: thread {} takes no signal: the kernel does not let go of it, or a debugger "
-                            "has stopped it",
-                            thread_id)};
+            return {fmt::format(
+                "no backtrace: thread {} does not take the signal: it is stuck in the kernel, or a debugger "
+                "has stopped it",
+                thread_id)};
         }
         if (!await_written(patience)) {
             written_late_ = true;

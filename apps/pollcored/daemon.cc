@@ -23,10 +23,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-// How often the services are looked at while all is well, and while they are being closed.
+// How often the main thread looks at the services: while it serves, and while it shuts down.
 constexpr auto kWatchEvery = 500ms;
 constexpr auto kShutdownEvery = 5ms;
-// Beyond drain_timeout: closing threads, deregistering, EAL's own end.
+// Time for the shutdown beyond drain_timeout: closing threads, deregistering, EAL's own end.
 constexpr auto kShutdownReserve = 10s;
 
 std::string_view signal_name(int signal) noexcept {
@@ -37,8 +37,8 @@ std::string_view signal_name(int signal) noexcept {
 
 Daemon::Daemon(const Config& config, std::function<Config()> read_again)
     : config_(config), read_again_(std::move(read_again)), runtime_(config_) {
-    // After the runtime has placed its own, which needs the whole affinity; the services' threads inherit
-    // this.
+    // After the runtime has placed its threads, for which it needs the whole affinity. The services' threads inherit
+    // this one.
     const std::string cpus = leave_worker_cores(config_);
     log_runtime(runtime_, cpus);
     for (const ServiceConfig& service : config_.services) {
@@ -117,7 +117,7 @@ void Daemon::reload() {
     if (attach_ != nullptr) {
         try {
             attach_->configure(wanted.attach);
-            // What cannot change stays as it was, so that the next reload says so again.
+            // Keys that cannot change stay as they were, so that the next reload names them again.
             const AttachConfig was = std::exchange(config_.attach, wanted.attach);
             config_.attach.path = was.path;
             config_.attach.owner = was.owner;
@@ -127,7 +127,7 @@ void Daemon::reload() {
             log_error("SIGHUP: {}; who may attach stays as it was", error.what());
         }
     }
-    // First those that go, which may have the address of one that comes.
+    // Ended services go first: a new service may have the address of one of them.
     for (const ServiceConfig& service : services_missing(config_, wanted)) {
         end_service(service);
     }
@@ -168,7 +168,7 @@ void Daemon::begin_service(const ServiceConfig& config) {
 }
 
 std::chrono::microseconds Daemon::shutdown_limit() const noexcept {
-    // Once for draining, once for each of the two that close queue pairs: the services and the runtime.
+    // drain_timeout once for draining, and once each for the services and the runtime, which both close queue pairs.
     return 3 * config_.drain_timeout + kShutdownReserve;
 }
 
@@ -182,8 +182,8 @@ bool Daemon::shut_down() {
             log_warning("{} again: ending at once; peers and the work of theirs that is in flight are cut off",
                         signal_name(*signal));
             (void)flush_log(LogWriter::kPatience);
-            // Not exit(): destructors would wait for what is still being closed. The kernel takes back the
-            // rest.
+            // Not exit(): destructors would wait for queue pairs that are still being closed. The kernel takes back
+            // the rest.
             ::_exit(kExitCutShort);
         }
     }
@@ -195,7 +195,7 @@ bool Daemon::drain_and_stop() {
     for (const auto& service : services_) {
         service->begin_drain();
     }
-    // While services drain, too: both have the same time.
+    // Attached processes drain while the services do: both have the same deadline.
     std::future<bool> attached =
         std::async(std::launch::async, [this] { return attach_ == nullptr || attach_->stop(config_.drain_timeout); });
     bool whole = true;

@@ -28,28 +28,28 @@ public:
     [[nodiscard]] int run();
 
 private:
-    /// Until the end is asked for; false when a service broke down.
+    /// Returns when a signal asks for the end. False when a service broke down.
     [[nodiscard]] bool serve();
-    /// Of all threads that the watchdog looks at, which calls this on its own thread.
+    /// The health of all threads that the watchdog looks at. Called on the watchdog's thread.
     [[nodiscard]] Health health() const;
-    /// Applies what can be applied, and names what cannot.
+    /// Applies changed keys that can be applied, and names the others in the log.
     void reload();
     void end_service(const ServiceConfig& config);
     void begin_service(const ServiceConfig& config);
     /// Drains and closes while a second signal is listened for. False when something was cut short.
     [[nodiscard]] bool shut_down();
-    /// On a thread of its own, since closing blocks.
+    /// Runs on a thread of its own, since closing blocks.
     [[nodiscard]] bool drain_and_stop();
     [[nodiscard]] std::chrono::microseconds shutdown_limit() const noexcept;
 
     Config config_;
     const std::function<Config()> read_again_;
-    Backtrace backtrace_;  // before the runtime's threads exist
+    Backtrace backtrace_;  // before runtime_, whose threads inherit its signal mask
     Runtime runtime_;
-    std::unique_ptr<AttachServer> attach_;  // null: nobody may
+    std::unique_ptr<AttachServer> attach_;  // null: nobody may attach
     std::vector<std::unique_ptr<Service>> services_;
     Notifier notifier_;
-    std::unique_ptr<Watchdog> watchdog_;  // while run() runs
+    std::unique_ptr<Watchdog> watchdog_;  // null unless run() runs
 };
 
 }  // namespace pollcore::daemon

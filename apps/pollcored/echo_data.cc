@@ -1,4 +1,4 @@
-// The echo service's data thread: completions in, the same buffers out again.
+// The echo service's data thread: it takes completions and sends their buffers back.
 #include <poll.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace pollcore::daemon {
 namespace {
 
-// What a completion's tag says: connection 32 | unused 15 | send 1 | buffer 16.
+// The bits of a completion's tag: connection 32 | unused 15 | send 1 | buffer 16.
 struct Tag {
     std::uint32_t slot = 0;
     std::uint32_t buffer = 0;
@@ -30,14 +30,14 @@ struct Tag {
 };
 static_assert(kQueueDepthMax <= 1u << 16, "a buffer's number has 16 bits");
 
-// Room that some completion, or the worker, will make again.
+// Whether the request will be accepted later: a completion, the worker or the end of the handshake makes room.
 bool is_momentary(Refusal refusal) noexcept {
     switch (refusal) {
         case Refusal::submission_ring_full:
         case Refusal::completion_ring_full:
         case Refusal::send_queue_full:
         case Refusal::receive_queue_full:
-        case Refusal::not_connected:  // a message may come before the handshake ends here (H13)
+        case Refusal::not_connected:  // a message may come before the handshake ends on this side (H13)
             return true;
         default: return false;
     }
@@ -45,7 +45,7 @@ bool is_momentary(Refusal refusal) noexcept {
 
 }  // namespace
 
-// Nothing in here throws but for lack of memory, and then there is no serving on.
+// Nothing in here throws except for lack of memory, and without memory the service cannot go on.
 void EchoService::run() noexcept {
     std::array<Completion, kPollBurst> completions;
     while (!finished()) {
@@ -65,8 +65,8 @@ void EchoService::run() noexcept {
     }
 }
 
-// For a completion, or for news from the other threads. What was told before has been looked at when its event is taken
-// back, and what is told from then on makes the descriptor readable again.
+// Waits for a completion, or for news from the other threads. News from before drain_event() are looked at by the next
+// turn of the loop. Later news make the descriptor readable again.
 void EchoService::wait() noexcept {
     if (session_.wait(kSpin) || !session_.arm()) {
         return;
@@ -100,7 +100,7 @@ bool EchoService::finished() noexcept {
 // ---- Connections that begin and end ----
 
 void EchoService::take_phases() {
-    // Acquire, with the release of the reception's count: it stored the phases before.
+    // Acquire, with the reception's release: it stores a phase before it counts.
     const std::uint32_t changed = phases_changed_.load(std::memory_order_acquire);
     if (changed == phases_seen_) {
         return;
@@ -133,14 +133,14 @@ void EchoService::begin(std::uint32_t slot) {
     }
 }
 
-// Nothing is submitted for the connection from now on; what is in flight completes.
+// From now on nothing is submitted for the connection. Requests in flight complete.
 void EchoService::end(Connection& connection, Ending ending) {
     owed_ -= connection.owed;
     connection.owed = 0;
     connection.waiting_count = 0;
     connection.ending = std::move(ending);
     for (Phase phase : {Phase::serving, Phase::opening}) {
-        // Not over `closed`, which is the reception's last word. Release: `ending` is written.
+        // Never replaces `closed`, which the reception sets last. Release: `ending` is written before.
         if (connection.phase.compare_exchange_strong(phase, Phase::ended, std::memory_order_release,
                                                      std::memory_order_relaxed)) {
             connection.phase.notify_all();
@@ -185,7 +185,7 @@ void EchoService::complete(const Completion& completion) {
 
 void EchoService::take_message(std::uint32_t slot, std::uint32_t buffer, const Completion& completion) {
     if (draining_.load(std::memory_order_relaxed)) {
-        return;  // came too late to be answered
+        return;  // the message came too late to be answered
     }
     Connection& connection = connections_[slot];
     Buffer& message = connection.buffers[buffer];
@@ -199,14 +199,14 @@ void EchoService::take_message(std::uint32_t slot, std::uint32_t buffer, const C
 }
 
 Ending EchoService::ending_of(const Connection& connection, const Completion& completion) const {
-    // A flush says only that something was wrong before: the queue pair's state has the cause.
+    // A flush is only a consequence: the queue pair's state has the cause.
     const Status cause = completion.status == Status::wr_flush_err ? session_.cause(connection.qp) : completion.status;
     if (cause == Status::success || cause == Status::wr_flush_err || cause == Status::qp_closed) {
         return {.failed = false, .why = fmt::format("disconnected, {} messages sent back", connection.echoed)};
     }
     std::string why =
         fmt::format("{} ({}), {} messages sent back", status_name(cause), status_text(cause), connection.echoed);
-    // Soft-RoCE reports a message that does not fit as the second of these.
+    // Soft-RoCE reports a message that does not fit as loc_qp_op_err.
     if (completion.from_recv_queue() && (cause == Status::loc_len_err || cause == Status::loc_qp_op_err)) {
         why += fmt::format("; it sent a message longer than message_size_max ({} bytes)", config_.message_size_max);
     }
@@ -243,7 +243,7 @@ std::size_t EchoService::submit_waiting() {
     }
     with_work_.resize(kept);
     if (ring_full && kept > 1) {
-        // Whoever found the ring full is not the first to find it empty.
+        // The connection that found the ring full is not the first to be tried next time.
         std::rotate(with_work_.begin(), with_work_.begin() + 1, with_work_.end());
     }
     return submitted;

@@ -1,27 +1,25 @@
-// The service "echo": sends back what comes, from the buffer that it came into, with its immediate data.
+// The service "echo": sends each message back from the buffer in which it came, with its immediate data.
 //
 // A connection has `depth` buffers, and each is in one place at a time:
 //
-//     posted as a receive --message--> waits to be sent --accepted--> being sent --completed--> waits to be
-//     posted
-//             ^                                                                                        |
-//             +----------------------------------------accepted---------------------------------------+
+//     posted as a receive --message--> waits to be sent --accepted--> being sent --completed--> waits to be posted
+//             ^                                                                                      |
+//             +----------------------------------------accepted--------------------------------------+
 //
-// So a connection has at most `depth` work requests in flight, for which queue pair and completion ring have
-// room by their size. What cannot be submitted now waits in its own connection's queue, in order, and holds
-// up no other. A peer that is slow in posting receives is waited for (rnr_retry 7) with its own buffers only.
+// Thus a connection has at most `depth` work requests in flight, and queue pair and completion ring have room for
+// them. A request that cannot be submitted now waits in its connection's queue, in order, and holds up no other
+// connection. A peer that is slow to post receives (rnr_retry 7) holds up only its own buffers.
 //
-// Two threads: the reception's makes and closes connections, the data thread does the rest. They hand a
-// connection to each other by its phase; whoever a phase belongs to may touch the connection, nobody else:
+// There are two threads: the reception's makes and closes connections, the data thread does the rest. They hand a
+// connection to each other by its phase. Only the thread that a phase belongs to may touch the connection:
 //
 //     vacant   reception's   becomes opening when a peer is to be answered
 //     opening  data thread's becomes serving when all receives are submitted
 //     serving  data thread's becomes ended when work failed or the peer left
 //     ended    data thread's, and the reception may read why
-//     closed   data thread's, set by the reception when the queue pair is closed; becomes vacant when the
-//     last
-//              completion was taken. The reception may set it over any of the data thread's phases but never
-//              touches anything else in them.
+//     closed   data thread's, set by the reception when the queue pair is closed; becomes vacant when the last
+//              completion was taken. The reception may replace any of the data thread's phases by it, but touches
+//              nothing else in the connection then.
 #pragma once
 
 #include <atomic>
@@ -51,18 +49,19 @@ public:
     void start() override;
     /// Messages that come from now on are not answered.
     void begin_drain() noexcept override;
-    /// Each message that was taken has been sent back, and the peers have acknowledged it.
+    /// Whether each message that was taken has been sent back and acknowledged by its peer.
     [[nodiscard]] bool drained() const noexcept override;
     bool close() noexcept override;
 
 private:
     static constexpr std::size_t kPollBurst = 64;
     static constexpr std::uint32_t kSubmissionSlotsMax = 4096;
-    /// How long completions of closed queue pairs, which are in the ring already, may take to be read.
+    /// How long the data thread may take to read the completions of closed queue pairs, which are in the ring already.
     static constexpr std::chrono::seconds kLastCompletions{1};
     /// How long the data thread looks for the next message before it sleeps.
     static constexpr std::chrono::microseconds kSpin{20};
-    /// How often it looks after what no event tells of: room for what waits, the end of kLastCompletions.
+    /// How often the data thread looks for changes without an event: room for waiting requests, the end of
+    /// kLastCompletions.
     static constexpr std::chrono::milliseconds kLookAgain{1};
 
     enum class Phase : std::uint8_t { vacant, opening, serving, ended, closed };
@@ -70,7 +69,7 @@ private:
         std::uint32_t length = 0;
         std::uint32_t imm_data = 0;
         bool with_imm = false;
-        bool to_send = false;  ///< else to be posted as a receive
+        bool to_send = false;  ///< false: to be posted as a receive
     };
     struct Connection {
         std::atomic<Phase> phase{Phase::vacant};
@@ -87,7 +86,7 @@ private:
         Ending ending;
     };
 
-    // The reception's thread.
+    // On the reception's thread.
     [[nodiscard]] QueuePairOptions queue_pair_options() override;
     [[nodiscard]] ConnectOptions answer() override;
     void open(std::uint32_t slot, QpHandle qp) override;
@@ -97,7 +96,7 @@ private:
 
     void tell_data_thread() noexcept;
 
-    // The data thread.
+    // On the data thread.
     void run() noexcept;
     void wait() noexcept;
     void take_phases();
@@ -128,9 +127,9 @@ private:
     std::uint64_t owed_ = 0;    // over all connections
     std::optional<std::chrono::steady_clock::time_point> stop_seen_;
 
-    const UniqueFd news_;  // eventfd: something of what follows has changed
+    const UniqueFd news_;  // eventfd: one of the members below has changed
 
-    std::atomic<std::uint32_t> phases_changed_{0};  // the reception's: look at the phases
+    std::atomic<std::uint32_t> phases_changed_{0};  // the reception's: how often it has changed a phase
     std::atomic<bool> draining_{false};             // the owner's
     std::atomic<bool> stopping_{false};             // the owner's
     std::atomic<bool> drained_{false};              // the data thread's

@@ -1,7 +1,7 @@
 // Which threads hang, since when, and whether the watchdog deserves to be fed.
 //
 // A worker that hangs serves nobody on its core, so it starves the watchdog soon. The other threads are not on the data
-// path: while one of them hangs, what is connected goes on, and a restart would end it. They have longer.
+// path: while one of them hangs, connections go on, and a restart would end them. These threads have a longer limit.
 //
 // Thread safety: one thread. Nothing here reads a clock, or writes a log.
 #pragma once
@@ -20,7 +20,7 @@ class HangCheck {
 public:
     using Nanoseconds = std::chrono::nanoseconds;
 
-    /// How long threads may be at one thing until the watchdog is starved.
+    /// How long a thread may be at one thing before the watchdog is starved.
     struct Limits {
         Nanoseconds worker{0};
         Nanoseconds other{0};
@@ -28,16 +28,16 @@ public:
     explicit HangCheck(const Limits& limits) : limits_(limits) {}
 
     struct Findings {
-        std::vector<ThreadHealth> begun;     ///< hang, and did not when last looked at
-        std::vector<ThreadHealth> starving;  ///< have reached their limit since then
-        std::vector<ThreadHealth> over;      ///< go on; `busy` is how long they hung when last looked at
+        std::vector<ThreadHealth> begun;     ///< threads that began to hang since the last check
+        std::vector<ThreadHealth> starving;  ///< threads that reached their limit since the last check
+        std::vector<ThreadHealth> over;      ///< threads that go on; `busy` is the length of the hang at the last check
         bool feed = true;                    ///< no thread is at its limit
     };
     [[nodiscard]] Findings check(const Health& health);
 
 private:
     struct Hang {
-        Nanoseconds busy{0};  // when last looked at
+        Nanoseconds busy{0};  // at the last check
         bool starves = false;
     };
 

@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// For a thread to write down its call stack: it needs no more than its turn on a core.
+// Time for a thread to write down its call stack: it needs only its turn on a core.
 constexpr auto kPatience = 500ms;
 constexpr std::size_t kEntriesMax = 64;
 

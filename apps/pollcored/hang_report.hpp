@@ -1,7 +1,7 @@
-// Writes into the log which threads hang, and in what: the system call, the kernel's function, the call stack.
+// Writes into the log which threads hang, and where: the system call, the kernel's function, the call stack.
 //
-// On a thread of its own, since all of that may take a while, or wait: for an answer of the thread that hangs, for a
-// lock that this one holds, or for whoever reads the log.
+// It has a thread of its own, since writing may take a while, or wait: for an answer of the thread that hangs, for a
+// lock that the hanging thread holds, or for the reader of the log.
 //
 // Thread safety: tell() by one thread.
 #pragma once
@@ -18,15 +18,15 @@ namespace pollcore::daemon {
 
 class HangReport {
 public:
-    /// `backtrace` is this object's alone from here on.
+    /// Nobody else may use `backtrace` from here on.
     explicit HangReport(Backtrace& backtrace);
-    /// Writes what it was told before.
+    /// Writes the findings that still wait.
     ~HangReport();
     HangReport(const HangReport&) = delete;
     HangReport& operator=(const HangReport&) = delete;
 
-    /// Returns at once. Of more than a few that wait to be written the last are left out. `watched`: there is a
-    /// watchdog, which is starved.
+    /// Returns at once. If too many findings wait to be written, new ones are dropped. `watched`: there is a watchdog,
+    /// which is starved.
     void tell(const HangCheck::Findings& findings, bool watched);
 
 private:

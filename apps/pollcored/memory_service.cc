@@ -24,7 +24,7 @@ std::string MemoryService::describe() const {
 }
 
 QueuePairOptions MemoryService::queue_pair_options() {
-    // One slot each way, since a queue pair has to have some; no peer depends on them.
+    // A queue pair must have at least one slot each way. No peer depends on them.
     return {.device = config_.device,
             .pd = &pd_,
             .shares = {{.session = &session_, .send_depth = 1}},

@@ -1,8 +1,8 @@
-// The service "memory": a registered region that peers read, write and do atomics on by themselves. Where it
-// is stands in the private data of the answer to each peer, as a MemoryOffer.
+// The service "memory": a registered region in which peers read, write and do atomics by themselves. The private data
+// of the answer to each peer says where the region is, as a MemoryOffer.
 //
-// Nothing here runs per operation: the device serves the peers. The region is shared by all of them and
-// starts as zeros. It takes no messages; a peer that sends one fails by its own RNR retries.
+// Nothing here runs per operation: the device serves the peers. All peers share the region, which starts as zeros. The
+// service takes no messages; a peer that sends one fails by its own RNR retries.
 #pragma once
 
 #include <string>
@@ -25,7 +25,7 @@ public:
 
     void start() override { reception_.start(); }
     void begin_drain() noexcept override { reception_.stop_listening(); }
-    /// Peers' operations are theirs to finish: there is nothing taken that could be waited for.
+    /// Always true once it stops listening: peers finish their operations themselves, and the service takes no work.
     [[nodiscard]] bool drained() const noexcept override { return !reception_.listening(); }
     bool close() noexcept override { return reception_.close(); }
 

@@ -1,4 +1,4 @@
-// What the daemon tells the service manager (sd_notify(3)).
+// Sends the daemon's messages to the service manager (sd_notify(3)).
 //
 // Thread safety: one thread, the daemon's main thread; feed_watchdog() and watchdog_interval() any.
 #pragma once
@@ -19,11 +19,11 @@ public:
     /// ready() follows.
     void reloading();
     void status(const std::string& status);
-    /// `limit`: how long the rest may take before the manager may lose patience.
+    /// `limit`: how long the shutdown may take before the manager may end the daemon.
     void stopping(const std::string& status, std::chrono::microseconds limit);
     void feed_watchdog();
 
-    /// How often the watchdog wants to be fed: half of what the manager allows. Nothing: there is none.
+    /// How often the watchdog has to be fed: half of the manager's limit. Nothing: there is no watchdog.
     [[nodiscard]] std::optional<std::chrono::microseconds> watchdog_interval() const noexcept { return interval_; }
 
 private:

@@ -75,7 +75,7 @@ void Reception::receive() {
     if (!request) {
         return;
     }
-    reap();  // a peer that comes back at once shall not be in its own way
+    reap();  // a peer that comes back at once must not be refused because of its own old connection
     const std::optional<std::uint32_t> slot = free_slot();
     if (!slot) {
         refuse(*request, fmt::format("{}: all {} connections (connections_max) are in use", name_, slots_.size()));
@@ -145,13 +145,13 @@ void Reception::reap() {
 }
 
 void Reception::close_all() {
-    // All peers are told first, so that they need not wait for one another.
+    // Disconnects all peers before it closes the first, so that they need not wait for one another.
     for (Slot& place : slots_) {
         if (place.qp.valid()) {
             try {
                 place.qp.disconnect();
             } catch (const Error& error) {
-                log_warning("{}: {} could not be told that this is the end: {}", name_, place.peer, error.what());
+                log_warning("{}: {} could not be disconnected: {}", name_, place.peer, error.what());
             }
         }
     }

@@ -1,11 +1,11 @@
-// Where the peers of a service come in and go out: a thread that listens, makes a queue pair for each peer,
-// answers it, and closes what has ended. All control calls of a service are made here, so that its data
-// thread, if it has one, never waits for them.
+// Connects and disconnects the peers of a service: a thread that listens, makes a queue pair for each peer, answers it,
+// and closes connections that have ended. It makes all control calls of a service, so that the service's data thread,
+// if there is one, never waits for them.
 //
-// One peer is answered at a time; one that asks and then never completes the handshake delays those behind it
-// by kAcceptTimeout. Established connections do not notice.
+// One peer is answered at a time. A peer that asks and then never completes the handshake delays those behind it by
+// kAcceptTimeout. Established connections do not notice.
 //
-// Thread safety: the public functions, by the service's owner. Handler is called on the reception's thread.
+// Thread safety: the service's owner calls the public functions. The handler is called on the reception's thread.
 // Invariants
 //   - A slot is one connection. It is given to a new one only when the handler says that it is vacant.
 //   - For each open() there is exactly one closed(), after the queue pair was closed.
@@ -33,13 +33,13 @@ struct Ending {
 class ConnectionHandler {
 public:
     virtual ~ConnectionHandler() = default;
-    /// What each connection's queue pair is like.
+    /// The options of each connection's queue pair.
     [[nodiscard]] virtual QueuePairOptions queue_pair_options() = 0;
     /// Path and private data of the answer to each peer.
     [[nodiscard]] virtual ConnectOptions answer() = 0;
-    /// A peer is about to be answered; returns when its first message may come.
+    /// Called before a peer is answered. Returns when its first message may come.
     virtual void open(std::uint32_t slot, QpHandle qp) = 0;
-    /// Has it ended? Asked every few milliseconds.
+    /// Why the connection has ended; nothing while it goes on. Called every few milliseconds.
     [[nodiscard]] virtual std::optional<Ending> ending(std::uint32_t slot) = 0;
     /// The queue pair is closed: all its completions are in the session's ring.
     virtual void closed(std::uint32_t slot) = 0;
@@ -51,8 +51,8 @@ public:
     static constexpr std::chrono::milliseconds kPatience{20};  ///< how long a turn waits for a peer
     static constexpr std::chrono::milliseconds kAcceptTimeout{3000};
 
-    /// Listens. Makes a queue pair and closes it again, so that what the device cannot give is an error of
-    /// the start and not of the first peer. The handler must outlive this. Throws Error.
+    /// Listens. Makes a queue pair and closes it again, so that a limit of the device is an error at the start, not at
+    /// the first peer. The handler must outlive this. Throws Error.
     Reception(Runtime& runtime, const ServiceConfig& config, ConnectionHandler& handler);
     ~Reception();
     Reception(const Reception&) = delete;
@@ -65,7 +65,7 @@ public:
 
     void start();
     void stop_listening() noexcept;
-    /// Disconnects all and ends the thread. False when a queue pair had to be cut short.
+    /// Disconnects all peers and ends the thread. False when a queue pair had to be cut short.
     bool close() noexcept;
 
 private:
@@ -92,12 +92,12 @@ private:
     Listener listener_;  // the thread's, once it runs
     const std::string address_;
     std::vector<Slot> slots_;  // the thread's
-    // The thread's. A peer can come, fail and leave as often as it likes.
+    // The thread's. They limit the log: a peer can come, fail and leave as often as it likes.
     LineBudget comings_{50};
     LineBudget failures_{10};
 
-    // Written by one thread each; readers only want to know, nothing else is published by them, except
-    // listening_ (released after the listener is gone).
+    // Each is written by one thread. They publish nothing but their own values, except listening_, which is released
+    // after the listener is gone.
     std::atomic<Phase> phase_{Phase::serving};
     std::atomic<bool> listening_{true};
     std::atomic<bool> broken_{false};

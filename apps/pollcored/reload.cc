@@ -10,7 +10,7 @@
 namespace pollcore::daemon {
 namespace {
 
-// log_level, who may attach and what each may have; services are not looked at here.
+// log_level, the users that may attach, and their limits. Services are not compared here.
 constexpr std::string_view kReloadable[] = {"runtime.log_level",
                                             "attach.users",
                                             "attach.groups",

@@ -1,4 +1,4 @@
-// What of a configuration can change while the daemon runs.
+// Tells which changes of a configuration need a restart of the daemon, and which services differ.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -13,7 +13,7 @@ namespace pollcore::daemon {
 /// The keys that differ and that only a restart can apply, such as "worker[0].core".
 [[nodiscard]] std::vector<std::string> needs_restart(const Config& running, const Config& wanted);
 
-/// Those services of `from` that `other` has not exactly so.
+/// The services of `from` that `other` does not contain with exactly the same values.
 [[nodiscard]] std::vector<ServiceConfig> services_missing(const Config& from, const Config& other);
 
 }  // namespace pollcore::daemon

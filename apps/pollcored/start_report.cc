@@ -65,7 +65,8 @@ void log_services(const std::vector<std::unique_ptr<Service>>& services) {
 
 void log_attached(const AttachCounts& counts) {
     log_info(
-        "attached since the start: {}; {} detached, {} died or hung up, {} were ended for what they wrote; {} refused. "
+        "attached since the start: {}; {} detached, {} died or hung up, {} were ended for corrupting their rings; {} "
+        "refused. "
         "The "
         "longest clean-up took {:.1f} ms",
         processes(counts.attached), counts.detached, counts.died, counts.evicted, counts.refused,
@@ -82,7 +83,7 @@ std::string status_line(const std::vector<std::unique_ptr<Service>>& services, c
         const AttachCounts counts = attach->counts();
         line += fmt::format(", {} attached", processes(counts.now));
         if (counts.evicted != 0 || counts.refused != 0) {
-            line += fmt::format(" ({} ended for what they wrote, {} refused)", counts.evicted, counts.refused);
+            line += fmt::format(" ({} ended for corrupting their rings, {} refused)", counts.evicted, counts.refused);
         }
     }
     return line;

@@ -1,4 +1,4 @@
-// What the daemon found and decided at its start, as log lines.
+// Log lines about what the daemon found and decided at its start.
 #pragma once
 
 #include <memory>
@@ -11,14 +11,14 @@
 
 namespace pollcore::daemon {
 
-/// Devices, memory, EAL, and the workers with core and idle policy. `service_cpus`: where all else runs.
+/// Devices, memory, EAL, and the workers with core and idle policy. `service_cpus`: the CPUs of all other threads.
 void log_runtime(const Runtime& runtime, const std::string& service_cpus);
 void log_services(const std::vector<std::unique_ptr<Service>>& services);
 
-/// In the end: who was attached, and how they went.
+/// At the end: how many processes were attached, and how they ended.
 void log_attached(const AttachCounts& counts);
 
-/// "2 services, 5 connections, 3 processes attached": for the service manager. `attach`: null when nobody may.
+/// "2 services, 5 connections, 3 processes attached": for the service manager. `attach`: null when nobody may attach.
 [[nodiscard]] std::string status_line(const std::vector<std::unique_ptr<Service>>& services,
                                       const AttachServer* attach);
 

@@ -1,6 +1,6 @@
 // Looks at the daemon's threads, counts and reports those that hang, and feeds the service manager's watchdog for as
-// long as none hangs for too long. Its thread does nothing else: no work of the daemon's holds it up. Without a service
-// manager it only looks.
+// long as none hangs for too long. Its thread does nothing else, so that no other work of the daemon holds it up.
+// Without a service manager it only looks, counts and reports.
 //
 // Thread safety: the constructor, stopping() and the destructor by one thread.
 #pragma once
@@ -27,20 +27,20 @@ public:
         std::function<Health()> look;
         std::function<void()> count_hang;
     };
-    /// `hang_limit`: how long threads other than workers may hang before the watchdog is starved. What is referred to
-    /// outlives this.
+    /// `hang_limit`: how long threads other than workers may hang before the watchdog is starved. The arguments that
+    /// it refers to must outlive this.
     Watchdog(Notifier& notifier, Backtrace& backtrace, std::chrono::milliseconds hang_limit, Ways ways);
     ~Watchdog();
     Watchdog(const Watchdog&) = delete;
     Watchdog& operator=(const Watchdog&) = delete;
 
-    /// Threads stop from here on, so that nothing is known by looking at them: it feeds until `deadline`. Once this has
-    /// returned it looks no more.
+    /// The daemon's threads stop from here on, and looking at them tells nothing. Feeds the watchdog until `deadline`.
+    /// After this returns the watchdog no longer calls `look`.
     void stopping(Clock::time_point deadline);
 
 private:
     void loop();
-    /// With mutex_. Whether the watchdog deserves to be fed.
+    /// Looks at all threads. Returns whether the watchdog deserves to be fed. Call with mutex_ held.
     [[nodiscard]] bool look();
 
     Notifier& notifier_;
@@ -51,7 +51,7 @@ private:
 
     std::mutex mutex_;
     std::condition_variable changed_;
-    std::optional<Clock::time_point> deadline_;  // the daemon stops
+    std::optional<Clock::time_point> deadline_;  // set: the daemon stops
     bool ending_ = false;
     std::thread thread_;
 };

@@ -38,8 +38,8 @@ Placement place(const PlacementWish& wish) {
         demand_allowed(*wish.core, wish.allowed, "--core");
         if (wish.needs_worker && is_workers(*wish.core)) {
             throw UsageError(
-                fmt::format("--core {}: that CPU is a worker's in the configuration, and the two would "
-                            "wait for each other",
+                fmt::format("--core {}: a worker of the configuration has that CPU; thread and worker would "
+                            "block each other",
                             *wish.core));
         }
     }
@@ -52,7 +52,7 @@ Placement place(const PlacementWish& wish) {
                             *wish.core));
         }
     }
-    // In the order in which this role takes them.
+    // The CPUs in the order in which this role takes them.
     std::vector<std::uint32_t> order(wish.allowed.begin(), wish.allowed.end());
     if (wish.role == Role::server) {
         std::reverse(order.begin(), order.end());

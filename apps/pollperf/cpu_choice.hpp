@@ -1,4 +1,4 @@
-// Which CPU is whose.
+// Chooses the CPUs of the application's thread and of the worker.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -20,10 +20,11 @@ struct Placement {
 struct PlacementWish {
     Role role = Role::both;
     bool needs_worker = false;
-    bool takes_turns =
-        false;  ///< the application's thread does not spin: where there is one CPU, the worker has it, too
-    std::set<std::uint32_t> allowed;           ///< CPUs of this process
-    std::vector<std::uint32_t> workers;        ///< fixed by a configuration, the measured one first; may be empty
+    /// The application's thread does not spin: if there is only one CPU, thread and worker share it.
+    bool takes_turns = false;
+    std::set<std::uint32_t> allowed;  ///< CPUs of this process
+    /// Workers' CPUs in a configuration, the measured worker's first; may be empty.
+    std::vector<std::uint32_t> workers;
     std::optional<std::uint32_t> core;         ///< --core
     std::optional<std::uint32_t> worker_core;  ///< --worker-core
 };

@@ -1,9 +1,9 @@
 // The time stamp of the timed loops.
 //
-// A plain rdtsc may be read before a load that stands before it in the program has returned, and then shows
-// latencies that do not exist. This one waits for all loads before it. What comes after may begin early; as
-// each sample ends where the next begins, nothing is lost or counted twice by that, and the samples of a
-// round add up to its wall time (which the report checks).
+// A plain rdtsc may run before an earlier load of the program has returned. It then shows latencies that do not exist.
+// This stamp waits for all loads before it. Later instructions may begin early, but since each sample ends where the
+// next begins, no time is lost or counted twice. The samples of a round add up to its wall time (which the report
+// checks).
 //
 // Thread safety: pure.
 #pragma once

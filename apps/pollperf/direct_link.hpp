@@ -1,8 +1,8 @@
 // The direct path's connection to another process: the runtime's connector, driven by the measuring thread.
 //
 // Thread safety: one thread uses an object.
-// Invariants: asynchronous events of the device are taken and acknowledged while it waits, since they would
-// keep a QP from being destroyed (H16).
+// Invariants: a wait takes and acknowledges the device's asynchronous events, which would otherwise keep a QP from
+// being destroyed (H16).
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,7 @@ public:
     DirectLink(const DirectLink&) = delete;
     DirectLink& operator=(const DirectLink&) = delete;
 
-    /// Throws MeasurementError when it does not come to be, with the peer's reason if it gave one.
+    /// Throws MeasurementError when there is no connection, with the peer's reason if it gave one.
     std::vector<std::byte> connect(const std::string& address, const std::vector<std::byte>& private_data,
                                    std::chrono::milliseconds timeout);
     std::string listen(const std::string& address);
@@ -35,14 +35,14 @@ public:
     void accept(const std::vector<std::byte>& private_data, std::chrono::milliseconds timeout);
     void reject(const std::vector<std::byte>& private_data);
     [[nodiscard]] bool peer_left();
-    /// Waits until the peer knows, or the time is up.
+    /// Returns when the peer has been told, or when the time is up.
     void disconnect(std::chrono::milliseconds timeout);
 
 private:
     using Clock = std::chrono::steady_clock;
 
     [[nodiscard]] ConnectingQp connecting();
-    /// Takes what is there; waits up to `deadline` for something to be.
+    /// Waits for events until `deadline` at most, and takes all that have come.
     void take_events(Clock::time_point deadline);
     void take_async_events();
     /// Waits for `established` or `failed` of our connection.
@@ -58,7 +58,7 @@ private:
     std::deque<ConnectEvent> requests_;
 };
 
-/// What a peer said when it refused, if it can be read; else empty.
+/// The text of a peer's refusal if it is readable; else empty.
 [[nodiscard]] std::string refusal_text(const std::vector<std::byte>& private_data);
 
 }  // namespace pollcore::perf

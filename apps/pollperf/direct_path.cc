@@ -1,4 +1,4 @@
-// Setting the direct path up, and what it says when it fails.
+// The set-up of the direct path, and its error messages.
 #include "direct_path.hpp"
 
 #include <poll.h>
@@ -33,10 +33,10 @@ DirectPath::DirectPath(Device& device, const PathSetup& setup)
                                IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
                                    (device.limits().atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0)),
         {&device});
-    // Room for all that may complete: every queue of both ends.
     if (setup.wait == Waiting::sleep) {
         channel_ = device.create_channel(domain_.get());
     }
+    // The CQ has room for all completions of every queue of both ends.
     cq_ = UniqueCq(device.create_cq({.cqe = setup.ends * (kSendDepth + kReceiveSlots),
                                      .domain = domain_.get(),
                                      .channel = channel_ != nullptr ? channel_->verbs() : nullptr}),
@@ -53,12 +53,13 @@ DirectPath::~DirectPath() {
 }
 
 void DirectPath::sleep() {
-    constexpr std::uint32_t kEventsPerAck = 64;  // each takes a mutex
+    constexpr std::uint32_t kEventsPerAck = 64;  // each acknowledgement takes a mutex
     const auto event = [this] {
         ibv_cq* cq = nullptr;
         const int result = channel_->next_event(cq);
         if (result != 0 && result != EAGAIN) {
-            throw MeasurementError(fmt::format("path event: no event can be taken: {}", std::strerror(result)));
+            throw MeasurementError(
+                fmt::format("path event: cannot read a completion event: {}", std::strerror(result)));
         }
         if (result == 0 && ++unacknowledged_ == kEventsPerAck) {
             channel_->acknowledge(*cq_, std::exchange(unacknowledged_, 0));

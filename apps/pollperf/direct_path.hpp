@@ -1,11 +1,11 @@
 // The baseline: plain verbs on the calling thread, as a careful program without a runtime would use them.
 //
-// Requests are built once and posted again and again; receives are posted ahead; a send is inline when it is
-// small and signaled once in a while; all queues of this process complete on one CQ, so that one poll sees
-// all there is. On a software device the same poll moves the device.
+// Requests are built once and posted again and again. Receives are posted ahead. A send is inline when it is small, and
+// signaled once in a while. All queues of this process complete on one CQ, so that one poll sees all completions. On a
+// software device that poll moves the device, too.
 //
 // Thread safety: one thread uses an object.
-// Errors: MeasurementError for what goes wrong while measuring, pollcore::Error for what cannot be set up.
+// Errors: MeasurementError for failures while measuring, pollcore::Error for failures of the set-up.
 #pragma once
 
 #include <array>
@@ -36,12 +36,12 @@ public:
 
     // ---- set-up: direct_path.cc ----
 
-    /// The two ends of this process with each other.
+    /// Connects the two ends of this process with each other.
     void connect_ends();
-    /// Over the network; the private data of the answer.
+    /// Connects over the network. Returns the private data of the answer.
     std::vector<std::byte> connect(const std::string& address, const std::vector<std::byte>& private_data,
                                    std::chrono::milliseconds timeout);
-    /// Where it listens.
+    /// Returns the address at which it listens.
     std::string listen(const std::string& address);
     [[nodiscard]] std::optional<PeerRequest> next_request(std::chrono::milliseconds timeout);
     void accept(const std::vector<std::byte>& private_data, std::chrono::milliseconds timeout);
@@ -51,20 +51,20 @@ public:
 
     [[nodiscard]] RemoteBlock own_block(unsigned end) const;
     void prepare(const Workload& workload);
-    /// One operation beside the timed ones.
+    /// Posts one operation that is not timed.
     void post_once(Op op);
-    /// The same up to its completion.
+    /// post_once(), and waits for the completion.
     template <class Watch>
     void run_once(Op op, Watch& watch) {
         post_once(op);
         watch.until(*this, kNear, "an operation that checks the data", [this] { return ends_[kNear].idle(); });
     }
 
-    // ---- what the timed loops use ----
+    // ---- for the timed loops ----
 
     [[nodiscard]] EndState& end(unsigned index) noexcept { return ends_[index]; }
     [[nodiscard]] const EndLayout& layout() const noexcept { return layout_; }
-    /// The message of this number, from 0, which has not been given back.
+    /// The message of this number, from 0; its receive has not been given back.
     [[nodiscard]] const std::byte* received(unsigned index, std::uint64_t number) const noexcept {
         return ends_[index].memory + layout_.slot(number);
     }
@@ -97,7 +97,7 @@ public:
     }
 
     void poll() { (void)take(); }
-    /// How many completions there were.
+    /// Polls the CQ. Returns the number of completions.
     int take() {
         std::array<ibv_wc, kPollBatch> wcs;
         const int n = ibv_poll_cq(cq_.get(), kPollBatch, wcs.data());
@@ -114,7 +114,7 @@ public:
         }
         return n;
     }
-    /// Until something may have completed, or for kSleepMax. With Waiting::sleep.
+    /// Sleeps until something may have completed, for kSleepMax at most. Needs Waiting::sleep.
     void sleep();
 
     [[nodiscard]] std::uint64_t send_doorbells() const noexcept { return ends_[0].issued + ends_[1].issued; }
@@ -129,7 +129,7 @@ public:
 
 private:
     static constexpr int kPollBatch = 4;
-    // A wr_id tells end and queue.
+    // The bits of a wr_id: the end, and the queue.
     static constexpr std::uint64_t kEndBit = 1;
     static constexpr std::uint64_t kReceiveBit = 2;
 
@@ -152,7 +152,7 @@ private:
     [[noreturn, gnu::cold, gnu::noinline]] void fail_completion(const ibv_wc& wc);
     [[noreturn, gnu::cold, gnu::noinline]] void fail_poll(int result);
 
-    // Destroyed from the bottom: the connection, the QPs, and then what they use.
+    // Destroyed from the bottom: the connection, the QPs, and then the objects that they use.
     Device& device_;
     EndLayout layout_;
     std::string gid_;
@@ -174,7 +174,7 @@ private:
     std::unique_ptr<DirectLink> link_;  ///< null: the ends are connected with each other
 };
 
-/// The same for a thread that sleeps, on a completion channel: ibv_req_notify_cq, one more look, ibv_get_cq_event.
+/// A direct path whose thread sleeps on a completion channel: ibv_req_notify_cq, one more look, ibv_get_cq_event.
 class EventPath : public DirectPath {
 public:
     static constexpr PathKind kKind = PathKind::event;

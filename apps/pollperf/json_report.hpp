@@ -1,6 +1,6 @@
 // The report for programs: one JSON object with everything that was measured. Times are in nanoseconds.
 //
-// Thread safety: pure functions, but for the file.
+// Thread safety: pure functions, except for the file.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Which objects there are in which mode, and in which order things happen.
+// Makes the objects that each mode needs, and runs the measurements in order.
 #include "lat.hpp"
 
 #include <arpa/inet.h>
@@ -26,8 +26,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kRoundTripTime{1000};
 
-// perftest's for writes. A NIC that has the bytes in the request saves itself a read over its bus. The software device
-// has no bus: there it pays as long as the bytes stand in the request's own cache line, and the worker need not fetch
+// perftest's limit for writes. A NIC that has the bytes in the request saves a read over its bus. The software device
+// has no bus: there inline data pays only while it fits the request's own cache line, so that the worker need not fetch
 // another.
 constexpr std::uint32_t kInlineUsual = 220;
 
@@ -50,7 +50,7 @@ Workload make_workload(const LatOptions& options, Op op, std::uint32_t inline_ma
     return workload;
 }
 
-// Everything else takes the address that a GID stands for, since indexes move.
+// The address that the GID stands for. All other code takes addresses, since GID indexes move.
 std::string gid_address(const DeviceConfig& config, std::uint32_t index) {
     const auto device = open_device(config);
     for (const GidEntry& entry : device->gids()) {
@@ -64,7 +64,7 @@ std::string gid_address(const DeviceConfig& config, std::uint32_t index) {
     throw UsageError(fmt::format("--gid-index {}: {} has no such GID of RoCE v2", index, device->describe()));
 }
 
-// For this process's own runtime, at a socket that nobody else knows.
+// Lets this process attach to its own runtime, at a socket that nobody else knows.
 class OwnServer {
 public:
     explicit OwnServer(Runtime& runtime)
@@ -86,7 +86,7 @@ void connect_ends(Path& path) {
     path.end(kFar).remote = path.own_block(kNear);
 }
 
-// One path's part in a measurement of several; a path that is not measured has none.
+// One path's part in a measurement of several paths. Null: the path is not measured.
 template <class Path>
 class Part {
 public:
@@ -115,7 +115,7 @@ private:
     std::optional<Measurement<Path>> measurement_;
 };
 
-// Both ends here; the paths by turns, so that whatever drifts meets all alike.
+// Both ends are in this process. The paths take turns, so that a drift of the machine affects all of them alike.
 template <class... Paths>
 void measure_both_ends(const LatOptions& options, std::uint32_t inline_max, LatResults& results, Part<Paths>... parts) {
     Watch watch(options.timeout);
@@ -161,7 +161,7 @@ void measure_paths(LatOptions& options, LatResults& results) {
     setup.wait = options.wait;
     setup.flow = options.flow;
 
-    // Destroyed from the bottom: paths, then what they run on.
+    // Destroyed from the bottom: the paths, then the objects that they run on.
     std::unique_ptr<Device> device;
     std::optional<Runtime> embedded;
     std::optional<OwnServer> server;
@@ -227,11 +227,11 @@ LatResults run_lat(LatOptions options) {
     set_log_level(options.config.log_level);
     LatResults results;
     results.machine = this_machine();
-    (void)cycles_per_ns();  // measured now, not in the middle of things
+    (void)cycles_per_ns();  // its first call measures: not in the middle of the measurement
 
-    // While no worker runs. Without a worker there is nothing to compare with it.
+    // The raw round trip is measured while no worker runs. It is compared only with a path over a worker of our own.
     const auto round_trip = [&options]() -> std::optional<RoundTrip> {
-        // Nor where a daemon's worker polls on its core.
+        // Not on the core of a daemon's worker, which polls there all the time.
         return options.own_worker() && !options.one_cpu()
                    ? measure_round_trip(options.core, options.worker_core, kRoundTripTime)
                    : std::nullopt;

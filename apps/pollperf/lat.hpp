@@ -1,4 +1,4 @@
-// `pollperf lat`: sets a latency measurement up, runs it, and returns what was measured.
+// `pollperf lat`: sets a latency measurement up, runs it, and returns the results.
 //
 // Thread safety: the calling thread is the one that measures.
 #pragma once

@@ -1,6 +1,6 @@
-// The contents of messages: made before each, checked after it when that was asked for.
+// The contents of messages: written before each message, and checked after it with --verify.
 //
-// Thread safety: the measuring thread's.
+// Thread safety: for the measuring thread.
 #pragma once
 
 #include <chrono>
@@ -17,8 +17,8 @@
 
 namespace pollcore::perf {
 
-/// Before the first message of a workload, and before a peer can send it: message 0 is what memory holds, so
-/// that no byte that lay there can be taken for the last of message 1.
+/// Call before the first message of a workload, and before a peer can send it. Afterwards memory holds the last byte of
+/// message 0, so that no older byte can be taken for the last byte of message 1.
 template <class Path>
 void begin_workload(Path& path, const Workload& workload, unsigned ends) {
     for (unsigned end = 0; end < ends; ++end) {
@@ -41,7 +41,7 @@ public:
                 workload_.op == Op::fetch_add ? kAtomicSize : workload_.size};
     }
 
-    /// The next message's bytes are in place. A send without kVerify has the same each time.
+    /// Puts the next message's bytes in place. Without kVerify each send has the same bytes.
     template <bool kVerify>
     void next_message(unsigned end) {
         EndState& state = path_.end(end);
@@ -59,7 +59,7 @@ public:
         }
     }
 
-    /// What the receive of this number holds.
+    /// Checks the message in the receive of the present number.
     template <bool kVerify>
     void check_message(unsigned end) {
         if constexpr (kVerify) {
@@ -70,14 +70,14 @@ public:
         }
     }
 
-    /// What the peer wrote.
+    /// Checks the bytes that the peer wrote.
     template <bool kVerify>
     void check_bytes(unsigned end) {
         if constexpr (kVerify) {
             const EndState& state = path_.end(end);
             const std::span<const std::byte> bytes{state.memory + path_.layout().in(), workload_.size};
             auto wrong = first_difference(bytes, state.sequence);
-            // Few devices promise that the last byte is written last (H12): give the others time to come.
+            // Few devices promise to write the last byte last (H12): the other bytes get time to arrive.
             const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
             while (wrong && std::chrono::steady_clock::now() < deadline) {
                 path_.poll();
@@ -87,7 +87,7 @@ public:
         }
     }
 
-    /// What was read.
+    /// Checks the bytes that were read.
     void check_out(unsigned end) { demand(first_difference(out(end), path_.end(end).sequence), out(end), end); }
 
     /// Waits until the device is done with the end's buffer.

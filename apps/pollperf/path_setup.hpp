@@ -1,4 +1,4 @@
-// What both paths are made from, and what a connecting path says and hears.
+// Arguments to make a path, and the request of a peer that connects to it.
 //
 // Thread safety: plain values.
 #pragma once
@@ -16,12 +16,12 @@ namespace pollcore::perf {
 
 struct PathSetup {
     EndLayout layout{0};
-    unsigned ends = 2;             ///< 2: both are this process's
-    std::uint32_t inline_max = 0;  ///< bytes that a work request shall carry
-    /// To connect the two ends with each other: the address whose GID is used. Empty: the first of RoCE v2.
+    unsigned ends = 2;             ///< 2: both are in this process
+    std::uint32_t inline_max = 0;  ///< bytes that a work request can carry inline
+    /// The address whose GID connects the two ends with each other. Empty: the first GID of RoCE v2.
     std::string gid;
     Waiting wait = Waiting::spin;
-    FlowControl flow = FlowControl::off;  ///< of the runtime's path
+    FlowControl flow = FlowControl::off;  ///< for the runtime's path
 };
 
 /// A peer that asks for a connection; the path that offered it answers with accept() or reject().

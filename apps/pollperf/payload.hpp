@@ -1,4 +1,4 @@
-// The bytes of message number N: a pattern that differs from that of its neighbours in every byte.
+// The bytes of message number N: a pattern that differs from the patterns of messages N - 1 and N + 1 in every byte.
 //
 // Thread safety: pure functions on memory that the caller owns.
 #pragma once
@@ -12,7 +12,7 @@
 namespace pollcore::perf {
 
 [[nodiscard]] constexpr std::uint8_t pattern(std::uint64_t sequence, std::size_t position) noexcept {
-    // The sequence enters as it is: so that the last byte alone tells a message from the one before.
+    // The sequence is added unchanged, so that the last byte alone tells a message from the one before.
     return static_cast<std::uint8_t>(sequence + 31 * position + 17 * (position >> 8));
 }
 
@@ -22,7 +22,7 @@ inline void fill(std::span<std::byte> bytes, std::uint64_t sequence) noexcept {
     }
 }
 
-/// A byte that the device or another core writes meanwhile.
+/// Loads a byte that the device or another core may be writing.
 [[nodiscard]] inline std::uint8_t load_byte(const std::byte* byte) noexcept {
     // atomic_ref is for non-const objects only (until C++26); nothing is stored through it.
     auto& object = *const_cast<std::uint8_t*>(reinterpret_cast<const std::uint8_t*>(byte));
@@ -32,7 +32,7 @@ inline void store_byte(std::byte* byte, std::uint8_t value) noexcept {
     std::atomic_ref<std::uint8_t>(*reinterpret_cast<std::uint8_t*>(byte)).store(value, std::memory_order_release);
 }
 
-/// The first position that is not as it should be.
+/// The first position whose byte differs from the pattern.
 [[nodiscard]] inline std::optional<std::size_t> first_difference(std::span<const std::byte> bytes,
                                                                  std::uint64_t sequence) noexcept {
     for (std::size_t i = 0; i < bytes.size(); ++i) {

@@ -1,6 +1,6 @@
-// Measuring between two processes: how client and server find together, and part.
+// Measuring between two processes: how client and server connect, and how they part.
 //
-// Thread safety: the measuring thread's.
+// Thread safety: for the measuring thread.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,8 @@
 
 namespace pollcore::perf {
 
-/// To connect or part. The first connection after the network came up may take seconds to find its neighbour.
+/// The time limit for connecting. The first connection after the network came up may take seconds to find its
+/// neighbour.
 [[nodiscard]] inline std::chrono::milliseconds connect_time(const LatOptions& options) {
     return std::max<std::chrono::milliseconds>(options.timeout, std::chrono::seconds(10));
 }
@@ -32,9 +33,9 @@ namespace pollcore::perf {
             .memory = memory};
 }
 
-/// Each end is told by its own device when its last request is done, some time after the other end has the message: an
-/// end that parts at once may still fail the other. So the client, which has the last message, says when it is through,
-/// and the server parts.
+/// Waits for the client's last word. The device of an end reports its last request as done some time after the other
+/// end has the message. An end that disconnects at once may therefore make the other end's request fail. The client,
+/// which gets the last message, sends a last word when it is done, and then the server disconnects.
 template <class Path>
 void await_last_word(Path& path, const Workload& workload, const LatOptions& options) {
     const EndState& state = path.end(kNear);
@@ -44,7 +45,7 @@ void await_last_word(Path& path, const Workload& workload, const LatOptions& opt
                 [&] { return state.received > state.received_before + messages; });
 }
 
-/// False when the peer was still there at the end of the time.
+/// Returns false when the peer has not left within `time`.
 template <class Path>
 [[nodiscard]] bool wait_until_left(Path& path, std::chrono::milliseconds time) {
     const auto deadline = std::chrono::steady_clock::now() + time;
@@ -86,7 +87,7 @@ void run_client(const LatOptions& options, Workload workload, Path& path, LatRes
     }
 }
 
-/// Waits for a client that fits; others are told why not.
+/// Waits for a client that fits. Rejects all others with the reason.
 template <class Path>
 [[nodiscard]] LatRequest accept_client(const LatOptions& options, const Workload& workload, Path& path) {
     const LatRequest ours = request_of(options, workload, Path::kKind, path.own_block(kNear));
@@ -127,7 +128,7 @@ void run_server(const LatOptions& options, const Workload& workload, Path& path,
         path.disconnect(options.timeout);
         return;
     }
-    // One-sided operations cannot be seen from here; the longest that they can sensibly take is known.
+    // The server cannot see one-sided operations, but it knows how long they can take at most.
     const std::uint64_t operations = std::uint64_t{options.iterations} + options.warmup;
     const std::uint64_t ms_each = 1 + workload.size / 10000;
     const auto time = options.timeout + std::chrono::milliseconds(operations * ms_each);

@@ -1,7 +1,6 @@
-// What client and server tell each other in the private data of their connection.
+// The letters that client and server exchange in the private data of their connection.
 //
-// Thread safety: pure functions on bytes. What comes from a peer is hostile: nothing is believed that is not
-// all there.
+// Thread safety: pure functions on bytes. A peer's bytes are hostile: an incomplete letter is not believed.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +17,7 @@
 
 namespace pollcore::perf {
 
-/// The client's request: what it is going to do, and where its memory is.
+/// The client's request: the operations that it is going to do, and the place of its memory.
 struct LatRequest {
     static constexpr std::uint32_t kMagic = 0x74616c70;  // "plat" on the wire
     static constexpr std::size_t kWireLength = kServiceWireHeader + 4 + 4 + 4 + 4 + 8 + 4;
@@ -51,17 +50,17 @@ struct LatAnswer {
 /// Why a server with these figures cannot serve this request; empty when it can.
 [[nodiscard]] std::string mismatch(const LatRequest& server, const LatRequest& client);
 
-/// A sentence for a rejection's private data: printable, and cut to what fits.
+/// A sentence for a rejection's private data: printable, and cut to the length that fits.
 [[nodiscard]] std::vector<std::byte> rejection(std::string_view sentence);
 
-/// Who answered, as far as a client needs to know it.
+/// The kind of peer that answered, as far as a client needs to know it.
 struct PeerKind {
     std::string description;
-    bool answers = false;          ///< takes part in ping-pong; else it only offers memory
-    bool ends_connection = false;  ///< when the last answer is known to have arrived
+    bool answers = false;          ///< it takes part in ping-pong; false: it only offers memory
+    bool ends_connection = false;  ///< it disconnects when it knows that its last answer has arrived
     RemoteBlock memory;
 };
-/// From the private data of an answer. Throws MeasurementError when the peer cannot serve `workload`.
+/// Reads the private data of an answer. Throws MeasurementError when the peer cannot serve `workload`.
 [[nodiscard]] PeerKind recognize_peer(std::span<const std::byte> answer, const Workload& workload);
 
 }  // namespace pollcore::perf

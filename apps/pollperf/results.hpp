@@ -1,4 +1,4 @@
-// What was measured, for the report and the JSON file.
+// The results of a measurement, for the report and the JSON file.
 //
 // Thread safety: plain values.
 #pragma once
@@ -22,10 +22,10 @@ struct PathResult {
     PathKind path{};
     std::uint32_t size = 0;
     bool inlined = false;
-    bool half_round_trip = false;  ///< the figures are of half of there-and-back
-    Summary summary;               ///< of one way, or of the whole operation
+    bool half_round_trip = false;  ///< the figures are half of the time there and back
+    Summary summary;               ///< time of one way, or of the whole operation
 
-    // Of the timed part, as it was.
+    // Totals of the timed part.
     double wall_ns = 0;
     double samples_sum_ns = 0;
     std::uint64_t messages = 0;  ///< sends, writes, reads or atomics that this process posted
@@ -33,7 +33,7 @@ struct PathResult {
     std::uint64_t receive_doorbells = 0;
     ContextSwitches application;
     std::optional<ContextSwitches> worker;
-    std::optional<StageLatency> stages;  ///< of a sample of the requests; what went through a worker
+    std::optional<StageLatency> stages;  ///< of a sample of the requests; only on paths with a worker
     std::uint64_t steal_ms = 0;
 
     [[nodiscard]] double per_message(std::uint64_t count) const noexcept {
@@ -44,9 +44,9 @@ struct PathResult {
 struct LatResults {
     std::vector<PathResult> paths;
     std::optional<RoundTrips> round_trip;
-    std::string device;  ///< what it is
-    std::string peer;    ///< at the other end, when that is another process
-    std::string memory;  ///< which memory the runtime's rings and buffers are in; empty without a runtime
+    std::string device;  ///< description of the device
+    std::string peer;    ///< description of the other end, if it is another process
+    std::string memory;  ///< the kind of memory of the runtime's rings and buffers; empty without a runtime
     bool hugepages = false;
     Machine machine;
 
@@ -60,16 +60,16 @@ struct LatResults {
     }
 };
 
-/// A worker's price for an operation.
+/// The time that a worker adds to an operation.
 struct Hop {
     Op op{};
     double direct_ns = 0;
-    double worker_ns = 0;  ///< on path runtime, or attached where that was not measured
+    double worker_ns = 0;  ///< on path runtime, or on path attached if runtime was not measured
     double difference_ns = 0;
-    std::optional<double> round_trips;  ///< the difference in raw round trips
-    std::optional<double> attached_ns;  ///< beside runtime
+    std::optional<double> round_trips;  ///< difference_ns in raw round trips
+    std::optional<double> attached_ns;  ///< on path attached, if runtime was measured, too
 };
-/// Of the operations that were done directly and over a worker.
+/// The hops of the operations that were measured both directly and over a worker.
 [[nodiscard]] std::vector<Hop> hops(const LatResults& results);
 
 }  // namespace pollcore::perf

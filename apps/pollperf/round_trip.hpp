@@ -14,11 +14,11 @@ namespace pollcore::perf {
 struct RoundTrip {
     double typical_ns = 0;
     double p99_ns = 0;
-    std::uint32_t core = 0;  ///< where it was measured from
+    std::uint32_t core = 0;  ///< the measuring thread's CPU
     std::uint32_t other = 0;
 };
 
-/// Before and after the paths were measured: a virtual machine's CPUs may have been moved to other cores between.
+/// Round trips before and after the paths were measured: a virtual machine's CPUs may move to other cores meanwhile.
 struct RoundTrips {
     RoundTrip before;
     RoundTrip after;
@@ -26,8 +26,8 @@ struct RoundTrips {
     [[nodiscard]] double typical_ns() const noexcept { return (before.typical_ns + after.typical_ns) / 2; }
 };
 
-/// Nothing else may spin on either CPU meanwhile: not with a running worker. Takes as many round trips as
-/// come within `time`; nothing, when those are too few to tell anything, because others keep a CPU busy.
+/// Nothing else may spin on either CPU meanwhile, so no worker may run there. Takes as many round trips as come within
+/// `time`. Returns nothing when they are too few to tell anything, because others keep a CPU busy.
 [[nodiscard]] std::optional<RoundTrip> measure_round_trip(std::uint32_t core, std::uint32_t other,
                                                           std::chrono::milliseconds time);
 

@@ -1,6 +1,6 @@
-// One operation on one path: its rounds, and the figures taken around each.
+// One operation on one path: its rounds, and the figures that are taken around each.
 //
-// Thread safety: the measuring thread's.
+// Thread safety: for the measuring thread.
 #pragma once
 
 #include <algorithm>
@@ -22,11 +22,12 @@ public:
     Measurement(Path& path, const Workload& workload, Role role, std::uint32_t iterations, Watch& watch)
         : path_(path), workload_(workload), role_(role), loops_(path, workload, watch), samples_(iterations) {}
 
-    /// Not timed. Makes the path ready for the workload: no other measurement of this path may be under way.
+    /// Makes the path ready for the workload, and runs untimed iterations. No other measurement of this path may be
+    /// under way.
     void warm_up(std::uint32_t iterations) {
         path_.prepare(workload_);
         for (std::uint32_t left = iterations; left > 0;) {
-            // The samples' own memory, which is touched by that, too.
+            // Warming up in the samples' memory touches that memory, too.
             const auto part = std::min<std::uint32_t>(left, static_cast<std::uint32_t>(samples_.size()));
             loops_.run(role_, std::span(samples_).first(part));
             left -= part;
@@ -34,12 +35,12 @@ public:
         std::fill(samples_.begin(), samples_.end(), 0);
     }
 
-    /// The next `iterations` of those that were announced.
+    /// Measures the next `iterations` of the constructor's `iterations`.
     void round(std::uint32_t iterations) {
         const std::span<std::uint64_t> part = std::span(samples_).subspan(done_, iterations);
         const Snapshot before = take();
-        const ContextSwitches application =
-            context_switches(this_thread_id());  // of the timed part: asking for the rest may sleep
+        // Taken last: reading the other figures may sleep, and such switches do not belong to the timed part.
+        const ContextSwitches application = context_switches(this_thread_id());
         const auto begin = std::chrono::steady_clock::now();
         loops_.run(role_, part);
         const auto end = std::chrono::steady_clock::now();
@@ -65,7 +66,7 @@ public:
     [[nodiscard]] PathResult result() const {
         std::span<const std::uint64_t> samples(samples_);
         if (role_ == Role::server) {
-            samples = samples.subspan(1);  // the first is how long the client took to begin
+            samples = samples.subspan(1);  // the first one is the time that the client took to begin
         }
         const double ns_per_cycle = 1 / cycles_per_ns();
         PathResult result = total_;

@@ -1,4 +1,4 @@
-// Setting the runtime's path up, and what it says when it fails.
+// The set-up of the runtime's path, and its error messages.
 #include "runtime_path.hpp"
 
 #include <bit>
@@ -26,7 +26,7 @@ RuntimePath::RuntimePath(Context& runtime, const std::function<int(std::uint32_t
     for (unsigned index = 0; index < setup.ends; ++index) {
         const bool ring = arrival_of(setup.flow) == Arrival::write_ring;
         if (ring) {
-            // With room for those that are with the program, and as many on their way as make a batch.
+            // Room for the messages that the program holds, and for a batch of messages on their way.
             const std::uint64_t bytes =
                 std::bit_ceil((kReceiveSlots + std::uint64_t{kRepostBatch}) * (setup.layout.size + 2 * kCacheLine));
             rings_[index] = runtime.create_write_ring(

@@ -1,10 +1,10 @@
-// The same operations through the runtime: a session on the calling thread, and its worker.
+// The operations through the runtime: a session on the calling thread, and its worker.
 //
-// As on the direct path requests are built once, receives are posted ahead, sends are inline when they are
-// small and signaled once in a while.
+// Requests are built once, receives are posted ahead, sends are inline when they are small, and signaled once in a
+// while: the direct path does all of that, too.
 //
 // Thread safety: one thread uses an object.
-// Errors: MeasurementError for what goes wrong while measuring, pollcore::Error for what cannot be set up.
+// Errors: MeasurementError for failures while measuring, pollcore::Error for failures of the set-up.
 #pragma once
 
 #include <sched.h>
@@ -29,14 +29,14 @@ class RuntimePath {
 public:
     static constexpr PathKind kKind = PathKind::runtime;
 
-    /// The runtime must outlive the path. `worker_thread` says the kernel's id of a worker's thread; 0: it is another
-    /// process's.
+    /// The runtime must outlive the path. `worker_thread` returns the kernel's id of a worker's thread; 0: the thread
+    /// is another process's.
     RuntimePath(Context& runtime, const std::function<int(std::uint32_t)>& worker_thread, const std::string& device,
                 const std::string& worker, const PathSetup& setup);
     RuntimePath(const RuntimePath&) = delete;
     RuntimePath& operator=(const RuntimePath&) = delete;
 
-    // ---- set-up: runtime_path.cc; as DirectPath's ----
+    // ---- set-up: runtime_path.cc; described in direct_path.hpp ----
 
     void connect_ends();
     std::vector<std::byte> connect(const std::string& address, const std::vector<std::byte>& private_data,
@@ -57,7 +57,7 @@ public:
         watch.until(*this, kNear, "an operation that checks the data", [this] { return ends_[kNear].idle(); });
     }
 
-    // ---- what the timed loops use ----
+    // ---- for the timed loops ----
 
     [[nodiscard]] EndState& end(unsigned index) noexcept { return ends_[index]; }
     [[nodiscard]] const EndLayout& layout() const noexcept { return layout_; }
@@ -99,7 +99,7 @@ public:
     }
 
     void poll() {
-        // What waits for memory of its peer's to change must not wait here for a completion.
+        // A loop that waits for a write of the peer must not wait here for a completion.
         const bool waits_here = wait_ == Waiting::spin && !awaits_memory_;
         const std::size_t n =
             waits_here ? session_.poll(completions_, std::chrono::nanoseconds(0)) : session_.poll(completions_);
@@ -123,7 +123,7 @@ public:
     [[nodiscard]] std::uint64_t send_doorbells() const { return counters().send_doorbells.value(); }
     [[nodiscard]] std::uint64_t receive_doorbells() const { return counters().receive_doorbells.value(); }
     [[nodiscard]] StageLatency stage_latency() const noexcept { return session_.stage_latency(); }
-    /// Kernel thread id of the worker; 0: it is another process's.
+    /// Kernel thread id of the worker; 0: the worker is another process's.
     [[nodiscard]] int worker_thread_id() const noexcept { return worker_thread_; }
 
     // ---- when a wait takes long ----
@@ -165,7 +165,7 @@ private:
     Workload workload_;
     // Used in the loops.
     Session session_;
-    std::array<Completion, kPollBatch> completions_;  ///< not the loop's own, which would clear it for each look
+    std::array<Completion, kPollBatch> completions_;  ///< a member, since poll() would clear a local array each time
     int worker_thread_ = 0;
     Waiting wait_ = Waiting::spin;
     bool awaits_memory_ = false;
@@ -175,14 +175,14 @@ private:
     std::array<std::array<WorkRequest, 2>, 2> sends_{};  ///< by end; unsignaled and signaled
     std::array<std::array<WorkRequest, kReceiveSlots>, 2> receives_{};
 
-    std::array<ReceivePool, 2> rings_;  ///< where messages arrive in one
+    std::array<ReceivePool, 2> rings_;  ///< by end; valid with FlowControl::ring
     std::array<std::array<Completion, kReceiveSlots>, 2> records_{};
     std::array<QueuePair, 2> qps_;
     Listener listener_;
     std::optional<ConnectionRequest> request_;
 };
 
-/// Through an Attachment.
+/// A runtime path through an Attachment.
 class AttachedPath final : public RuntimePath {
 public:
     static constexpr PathKind kKind = PathKind::attached;

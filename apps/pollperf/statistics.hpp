@@ -1,4 +1,4 @@
-// From samples to the figures of a report.
+// Makes the figures of a report from samples.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -10,25 +10,25 @@
 
 namespace pollcore::perf {
 
-/// All in nanoseconds.
+/// All times are in nanoseconds.
 struct Summary {
     std::size_t count = 0;
     double min = 0;
     double max = 0;
-    double typical = 0;  ///< median; of an even number of samples the mean of the middle two
+    double typical = 0;  ///< median; with an even number of samples the mean of the middle two
     double average = 0;
-    double stdev = 0;  ///< of these samples: the sum of squares is divided by their number
-    double p99 = 0;    ///< the smallest sample that at least 99% of all are not above
+    double stdev = 0;  ///< of these samples, not an estimate: the sum of squares is divided by their number
+    double p99 = 0;    ///< the smallest sample that at least 99% of all samples do not exceed
     double p999 = 0;
     double p9999 = 0;
 };
 
-/// The smallest of the ascending samples that at least `per_10000` of 10000 are not above. Not for no
-/// samples.
+/// The smallest of the ascending samples that at least `per_10000` of 10000 samples do not exceed. There must be at
+/// least one sample.
 [[nodiscard]] std::uint64_t percentile(std::span<const std::uint64_t> ascending, std::uint32_t per_10000) noexcept;
 [[nodiscard]] double median(std::span<const std::uint64_t> ascending) noexcept;
 
-/// `samples` in cycles; each counts as `ns_per_cycle` nanoseconds. Sorts a copy.
+/// `samples` are in cycles; a cycle counts as `ns_per_cycle` nanoseconds. Sorts a copy.
 [[nodiscard]] Summary summarize(std::vector<std::uint64_t> samples, double ns_per_cycle);
 
 }  // namespace pollcore::perf

@@ -105,7 +105,7 @@ void limit(Out out, const LatOptions& options, const LatResults& results) {
     }
 }
 
-// perftest's columns, so that a line can be laid beside its.
+// The columns are perftest's, so that the lines can be compared with perftest's.
 void columns(Out out, const LatResults& results) {
     const bool one = results.paths.size() == 1;
     if (!one) {
@@ -149,7 +149,7 @@ void side_effects(Out out, const LatResults& results) {
     fmt::format_to(out, "\n");
 }
 
-// Where the time of a request goes, in the sample of them that sessions follow.
+// Where the time of a request goes, from the sample of requests that sessions follow.
 void stages(Out out, const LatResults& results) {
     if (std::ranges::none_of(results.paths, [](const PathResult& result) { return result.stages.has_value(); })) {
         return;
@@ -177,7 +177,7 @@ void stages(Out out, const LatResults& results) {
 void check_stamps(Out out, const LatOptions& options, const LatResults& results) {
     for (const PathResult& result : results.paths) {
         const double share = result.wall_ns > 0 ? result.samples_sum_ns / result.wall_ns : 1;
-        // Checking happens between samples; a short run is mostly its beginning and end.
+        // With --verify checks take time between samples; a short run consists mostly of its beginning and end.
         const bool comparable = !options.verify && options.role != Role::server && result.wall_ns > 5e6;
         if (share > 1.01 || (comparable && share < 0.97)) {
             fmt::format_to(out,
@@ -220,7 +220,7 @@ void ran_on(Out out, const LatOptions& options, const LatResults& results) {
 
 struct Column {
     PathKind path{};
-    const char* first = nullptr;  ///< of two lines above it
+    const char* first = nullptr;  ///< first line of the heading
     const char* second = nullptr;
 };
 

@@ -11,7 +11,7 @@
 namespace pollcore::perf {
 
 [[nodiscard]] std::string report(const LatOptions& options, const LatResults& results);
-/// For who sees it for the first time. Of both ends in one process.
+/// A report for first-time readers, of a measurement with both ends in one process.
 [[nodiscard]] std::string brief_report(const LatOptions& options, const LatResults& results);
 
 }  // namespace pollcore::perf

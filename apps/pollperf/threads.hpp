@@ -1,6 +1,6 @@
 // Threads and CPUs: where a thread runs, and what the kernel took from it.
 //
-// Thread safety: all functions, from any thread. None belongs into a timed loop.
+// Thread safety: any thread may call all functions. None belongs into a timed loop.
 #pragma once
 
 #include <sched.h>
@@ -10,7 +10,7 @@
 
 namespace pollcore::perf {
 
-/// The calling thread on one CPU, for the life of the object; then where it was before.
+/// Pins the calling thread to one CPU for the life of the object. The destructor restores the affinity.
 class PinnedScope {
 public:
     /// Throws pollcore::Error when the CPU cannot be had.
@@ -39,10 +39,10 @@ struct ContextSwitches {
         return {a.voluntary - b.voluntary, a.involuntary - b.involuntary};
     }
 };
-/// Of a thread of this process. Throws pollcore::Error when the kernel does not say.
+/// The context switches of a thread of this process. Throws pollcore::Error when the kernel does not say.
 [[nodiscard]] ContextSwitches context_switches(int thread_id);
 
-/// Time that a thread of this process has had of a CPU. Throws pollcore::Error when the kernel does not say.
+/// CPU time of a thread of this process. Throws pollcore::Error when the kernel does not say.
 [[nodiscard]] std::uint64_t cpu_time_ns(int thread_id);
 
 /// Time that a hypervisor gave to others while this machine's CPUs wanted to run, in milliseconds since boot.

@@ -1,10 +1,10 @@
-// The timed loops: one for each way that two ends can talk. Templates over path, role and checking, so that
-// nothing is decided inside that could be decided outside.
+// The timed loops: one for each way that two ends can talk. They are templates over path, role and checking, so that
+// they make no decision inside a loop that can be made outside.
 //
-// A sample is the time from one stamp to the next; each iteration ends with a stamp. With kVerify the work of
-// making and checking the data lies between the end of one sample and the beginning of the next.
+// A sample is the time from one stamp to the next; each iteration ends with a stamp. With kVerify data are made
+// and checked between the end of one sample and the beginning of the next.
 //
-// Thread safety: the measuring thread's.
+// Thread safety: for the measuring thread.
 #pragma once
 
 #include <cstdint>
@@ -102,7 +102,7 @@ private:
         give_back(kNear);
     }
 
-    // Its samples go from answer to answer: a round trip too.
+    // The server's samples go from answer to answer, which is a round trip, too.
     template <bool kVerify>
     void send_server(std::span<std::uint64_t> samples) {
         std::uint64_t begin = stamp();
@@ -121,7 +121,8 @@ private:
         watch_.until(path_, end, "a message", [&] { return state.has_message(); });
     }
 
-    /// Gives receives back once there are enough of them, after the message that could not wait for it.
+    /// Gives receives back once there are enough for a batch. Called after the next message is sent, which must not
+    /// wait for it.
     void give_back(unsigned end) {
         if (path_.end(end).repost_due()) {
             path_.repost(end);
@@ -177,7 +178,7 @@ private:
         }
     }
 
-    // Both ends count the messages alike, so an end's own number is that of what it waits for.
+    // Both ends count messages alike: an end waits for the message with its own number.
     void await_bytes(unsigned end) {
         const EndState& state = path_.end(end);
         const std::byte* last = state.memory + path_.layout().in() + workload_.size - 1;
@@ -228,7 +229,7 @@ private:
                 throw MeasurementError(fmt::format("path {}, fetch-add {}: the word held {:#x}, not {:#x}",
                                                    path_name(Path::kKind), near.sequence, value, expected_value_));
             }
-            adding_ = true;  // the first tells where the word began
+            adding_ = true;  // the first result tells the word's initial value
             expected_value_ = value + 1;
             return;
         }

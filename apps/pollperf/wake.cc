@@ -26,8 +26,8 @@ using Clock = std::chrono::steady_clock;
 using Samples = std::vector<std::uint64_t>;
 
 constexpr std::chrono::seconds kPatience{10};
-constexpr std::chrono::milliseconds kIdleTime{200};  // in which the CPU that waiting takes is measured
-constexpr std::chrono::milliseconds kLoadTime{100};  // of full load
+constexpr std::chrono::milliseconds kIdleTime{200};  // the CPU time of waiting is measured for so long
+constexpr std::chrono::milliseconds kLoadTime{100};  // full load is measured for so long
 constexpr std::uint32_t kBytes = 8;
 constexpr std::uint32_t kInFlight = 128;
 
@@ -54,7 +54,7 @@ private:
     UniqueFd epoll_;
 };
 
-// Ticks that come once in `gap`, for a thread that must not sleep since what it measures would wait for it.
+// Ticks once in `gap`, for a thread that must not sleep: the measured operation would wait for it.
 class Ticks {
 public:
     explicit Ticks(std::chrono::microseconds gap) : gap_(gap), next_(Clock::now() + gap) {}
@@ -80,7 +80,7 @@ void spin_until(const char* what, Done&& done) {
     }
 }
 
-// A runtime with one worker, and two queue pairs of it that are connected with each other.
+// A runtime with one worker and two queue pairs, which are connected with each other.
 struct Lines {
     Lines(const WakeOptions& options, const IdleLadder& idle, bool receiver_sleeps)
         : runtime(config_of(options, idle)),
@@ -133,7 +133,7 @@ struct Lines {
     QueuePair b;
 };
 
-/// What the worker's thread took of a core while `what` ran.
+/// The share of a core that the worker's thread took while `what` ran.
 template <class What>
 double cpu_share(const Runtime& runtime, What&& what) {
     const int thread = runtime.worker_thread_id(0);
@@ -153,7 +153,7 @@ struct OfWorker {
     std::vector<double> rates;
 };
 
-/// Operations a second, with as many in flight as fit.
+/// Operations a second with as many in flight as fit.
 double full_load(Lines& lines) {
     const WorkRequest request = lines.request(lines.a, Opcode::rdma_write);
     std::array<Completion, 32> completions;
@@ -216,8 +216,8 @@ void measure_bare_worker(const WakeOptions& options, std::uint32_t n, Samples& s
 
 // ---- An application's thread waits, and the worker spins ----
 
-// Not asleep: whether a core has gone idle a moment before somebody is woken there makes more of a difference than what
-// is measured. False when nothing came for long.
+// Waits by yielding, not by sleeping: whether the core went idle just before the wake-up makes more difference than the
+// measured latencies. Returns false after kPatience.
 [[nodiscard]] bool give_core_until(const std::atomic<std::uint32_t>& word, std::uint32_t not_this) noexcept {
     const auto deadline = Clock::now() + kPatience;
     while (word.load() == not_this) {
@@ -229,7 +229,7 @@ void measure_bare_worker(const WakeOptions& options, std::uint32_t n, Samples& s
     return true;
 }
 
-// Both threads have the application's core: the one that submits gives it to the other.
+// Both threads run on the application's core. The submitting thread yields it to the waiting one.
 void measure_application(const WakeOptions& options, std::uint32_t n, Samples& samples) {
     Lines lines(options, IdlePolicy::spin, true);
     std::atomic<std::uint64_t> began{0};
@@ -242,7 +242,7 @@ void measure_application(const WakeOptions& options, std::uint32_t n, Samples& s
                 lines.submit(lines.receiver, lines.b, Opcode::recv);
                 answered.store(i);  // ready for the i-th
                 answered.notify_one();
-                // Without a time limit, as the thread beside it: a timer takes a virtual machine some microseconds.
+                // No time limit, as in the bare measurement: a timer takes a virtual machine some microseconds.
                 (void)lines.receiver.wait(std::chrono::nanoseconds::max());
                 samples.push_back(stamp() - began.load());
                 Lines::take(lines.receiver, "a message");
@@ -259,7 +259,7 @@ void measure_application(const WakeOptions& options, std::uint32_t n, Samples& s
         began.store(stamp());
         lines.submit(lines.session, lines.a, Opcode::send);
         if (!give_core_until(answered, i)) {
-            lines.runtime.stop();  // which ends the wait
+            lines.runtime.stop();  // ends the other thread's wait
             application.join();
             throw MeasurementError(fmt::format("a message did not come within {} s", kPatience.count()));
         }
@@ -300,7 +300,7 @@ void measure_bare_application(const WakeOptions& options, std::uint32_t n, Sampl
         std::this_thread::sleep_for(options.gap);
         began.store(stamp());
         asked.store(i, std::memory_order_release);
-        while (!give_core_until(answered, i)) {  // an eventfd loses nothing
+        while (!give_core_until(answered, i)) {  // goes on waiting: an eventfd loses no wake-up
         }
     }
     application.join();

@@ -1,4 +1,4 @@
-// What `pollperf wake` takes from its command line, and what it prints.
+// The options of `pollperf wake`, and its report.
 #include <iterator>
 
 #include <fmt/format.h>

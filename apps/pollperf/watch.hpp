@@ -1,4 +1,4 @@
-// The deadline of every wait, at the price of a counter in the loop that waits.
+// The deadline of every wait. It costs a counter in the waiting loop.
 //
 // Thread safety: used by the measuring thread alone.
 #pragma once
@@ -13,15 +13,15 @@ namespace pollcore::perf {
 
 class Watch {
 public:
-    /// How many empty turns of a loop that spins go by between two looks at the clock: a few milliseconds.
+    /// Empty turns of a spinning loop between two looks at the clock: a few milliseconds.
     static constexpr std::uint32_t kSpinsPerLook = 1u << 14;
-    /// How long one turn of a loop that sleeps takes at most.
+    /// The longest turn of a sleeping loop.
     static constexpr std::chrono::milliseconds kSleepMax{50};
 
     explicit Watch(std::chrono::milliseconds timeout) : timeout_(timeout) {}
 
-    /// Turns `poll` over until `done`. `path` says who is waited for when it takes too long, and whether the
-    /// peer is still there.
+    /// Polls `path` until `done` returns true. When that takes too long, `path` checks the peer and makes the error
+    /// message.
     template <class Path, class Done>
     [[gnu::always_inline]] void until(Path& path, unsigned end, const char* what, Done&& done) {
         std::uint32_t spins = 0;
@@ -41,7 +41,7 @@ public:
 
 private:
     using Clock = std::chrono::steady_clock;
-    /// Asking after the peer may cost a system call: not before the wait is long anyway.
+    /// Looking after the peer may cost a system call, so a wait must be this long first.
     static constexpr std::chrono::milliseconds kPeerPatience{100};
 
     /// True when it is time to look after the peer.

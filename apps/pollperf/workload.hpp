@@ -1,4 +1,4 @@
-// What a measurement does: the operation, its size, and where the bytes of an end lie.
+// The workload of a measurement: the operation, its size, and the layout of an end's memory.
 //
 // Thread safety: plain values.
 #pragma once
@@ -28,7 +28,7 @@ enum class PathKind : std::uint8_t {
     direct,    ///< plain verbs on the calling thread
     runtime,   ///< through a session and its worker
     event,     ///< plain verbs on the calling thread, which sleeps on a completion channel
-    attached,  ///< as `runtime`, the way another process than the worker's has it
+    attached,  ///< as `runtime`, but through an Attachment, as in a process that is not the worker's
 };
 inline constexpr PathKind kLastPath = PathKind::attached;
 [[nodiscard]] constexpr bool has_worker(PathKind path) noexcept {
@@ -38,14 +38,14 @@ inline constexpr PathKind kLastPath = PathKind::attached;
 /// How the ends of a connection share the work.
 enum class Role : std::uint8_t {
     both,    ///< one process, one thread, both ends
-    client,  ///< asks first
+    client,  ///< sends first
     server,  ///< answers
 };
 
 /// What the application's thread does until something has completed.
 enum class Waiting : std::uint8_t {
     spin,
-    yield,  ///< looks, and gives its CPU away in between (sched_yield(2)): thread and worker may have one CPU for both
+    yield,  ///< polls, and yields its CPU in between (sched_yield(2)): thread and worker may share one CPU
     sleep,
 };
 
@@ -79,13 +79,13 @@ enum class Waiting : std::uint8_t {
 
 inline constexpr std::uint32_t kAtomicSize = 8;
 
-/// Receives that an end keeps posted. One message at a time is on its way; the others are there so that
-/// giving one back is never on the way of the next message.
+/// Receives that an end keeps posted. Only one message at a time is on its way; with the other receives the next
+/// message never waits until one is given back.
 inline constexpr std::uint32_t kReceiveSlots = 64;
-/// Receives that are given back at once, on both paths: one call and one doorbell for all of them.
+/// Receives that both paths give back together: one call and one doorbell for all of them.
 inline constexpr std::uint32_t kRepostBatch = 32;
 static_assert(kReceiveSlots % kRepostBatch == 0 && kRepostBatch < kReceiveSlots);
-/// Slots of a send queue, and how often a send or write is signaled: the queue never fills.
+/// Slots of a send queue, and the interval of signaled sends and writes: the queue never fills.
 inline constexpr std::uint32_t kSendDepth = 64;
 inline constexpr std::uint32_t kSignalEvery = 16;
 static_assert((kSignalEvery & (kSignalEvery - 1)) == 0 && 2 * kSignalEvery <= kSendDepth);
@@ -95,9 +95,9 @@ struct Workload {
     std::uint32_t size = 2;
     bool inlined = false;  ///< the message travels in the work request
     bool verify = false;
-    bool one_sided = false;  ///< the peer does nothing: the time is that of the operation and its completion
+    bool one_sided = false;  ///< the peer does nothing: a sample is the time of the operation up to its completion
 
-    /// Send and write go to and fro: a sample is half a round trip, as perftest has it.
+    /// Send and write go to and fro: a reported sample is half a round trip, as in perftest.
     [[nodiscard]] double samples_per_iteration() const noexcept { return one_sided ? 1.0 : 2.0; }
     /// The buffer is written for each message, and the device may still read it until its completion.
     [[nodiscard]] bool buffer_reused() const noexcept { return verify || (op == Op::write && !inlined); }
@@ -118,7 +118,7 @@ struct EndLayout {
     [[nodiscard]] std::size_t bytes() const noexcept { return (2 + kReceiveSlots) * stride; }
 };
 
-/// Where one-sided operations of an end go.
+/// The memory that is the target of an end's one-sided operations.
 struct RemoteBlock {
     std::uint64_t addr = 0;
     std::uint32_t rkey = 0;
@@ -129,22 +129,22 @@ struct EndState {
     std::byte* memory = nullptr;
     RemoteBlock remote;
     std::uint64_t issued = 0;     ///< send-queue work requests
-    std::uint64_t signaled = 0;   ///< those of them that make a completion
-    std::uint64_t completed = 0;  ///< completions of those
+    std::uint64_t signaled = 0;   ///< send-queue work requests that make a completion
+    std::uint64_t completed = 0;  ///< completions of the send queue
     std::uint64_t received = 0;
     std::uint64_t reposted = 0;         ///< receives given back
     std::uint64_t sequence = 0;         ///< number of the message, from 1 in each workload; both ends count alike
     std::uint64_t received_before = 0;  ///< `received` when the workload began
 
-    /// Receives that are with the program: enough of them for a batch.
+    /// Whether the program holds enough receives to give back a batch.
     [[nodiscard]] bool repost_due() const noexcept { return reposted + kRepostBatch <= received + kReceiveSlots; }
     [[nodiscard]] bool idle() const noexcept { return completed == signaled; }
-    /// The peer's message of the present number is here. It may come long before anybody waits for it: any
-    /// poll takes it.
+    /// Whether the peer's message of the present number is here. Any poll takes it, perhaps long before anybody waits
+    /// for it.
     [[nodiscard]] bool has_message() const noexcept { return received >= received_before + sequence; }
 };
 
-inline constexpr unsigned kNear = 0;  ///< the end whose time is taken
-inline constexpr unsigned kFar = 1;   ///< the other, when this process has both
+inline constexpr unsigned kNear = 0;  ///< the measuring end
+inline constexpr unsigned kFar = 1;   ///< the other end, if this process has both
 
 }  // namespace pollcore::perf

@@ -1,11 +1,13 @@
-/* pollcore-client for C: what attach.hpp has for C++, as far as a data path needs it. See there, and session.hpp, for
- * what holds of each call; here is what differs.
+/* pollcore-client for C: the part of attach.hpp that a data path needs. attach.hpp and session.hpp say what holds for
+ * each call; the comments here only say what differs.
  *
- * Objects are opaque and belong to who made them; each has a function that ends it. NULL ends nothing.
- * Errors: functions that return int give 0 or an errno value where nothing else is said, those that return a pointer
- * NULL; pollcore_error() has the sentence, of this thread's last one that failed. pollcore_submit and its kin give a
- * pollcore_refusal instead, and say nothing more. Thread safety: as in C++: a session is used by one thread at a time,
- * the rest by any.
+ * Objects are opaque and belong to their maker; each has a function that ends it. NULL ends nothing.
+ *
+ * Errors: a function that returns int gives 0 or an errno value, unless its comment says otherwise; a function that
+ * returns a pointer gives NULL on failure. pollcore_error() then has a sentence that describes the failure.
+ * pollcore_submit and its kin give a pollcore_refusal instead, and set no sentence.
+ *
+ * Thread safety: as in C++: a session is used by one thread at a time, everything else by any thread.
  */
 #ifndef POLLCORE_ATTACH_H
 #define POLLCORE_ATTACH_H
@@ -27,13 +29,13 @@ typedef struct pollcore_qp pollcore_qp;
 typedef struct pollcore_listener pollcore_listener;
 typedef struct pollcore_request pollcore_request;
 
-/* What goes into pollcore_work_request::qp; valid until the queue pair is reset or closed. */
+/** Goes into pollcore_work_request::qp; valid until the queue pair is reset or closed. */
 typedef uint32_t pollcore_qp_handle;
 
-/* One work request: WorkRequest of work_request.hpp, in the same 64 bytes. */
+/** One work request: WorkRequest of work_request.hpp, in the same 64 bytes. */
 typedef struct pollcore_work_request {
     uint64_t tag;
-    uint64_t swap; /* compare-and-swap: the new value */
+    uint64_t swap; /**< compare-and-swap: the new value */
     struct {
         uint64_t addr;
         uint32_t length;
@@ -42,19 +44,19 @@ typedef struct pollcore_work_request {
     uint64_t remote_addr;
     union {
         uint64_t compare_add;
-        uint32_t imm_data; /* in host order */
+        uint32_t imm_data; /**< in host order */
         uint32_t invalidate_rkey;
     };
     uint32_t rkey;
     uint32_t reserved;
     pollcore_qp_handle qp;
-    uint8_t opcode; /* POLLCORE_SEND, ... */
-    uint8_t flags;  /* POLLCORE_SIGNALED, ... */
+    uint8_t opcode; /**< POLLCORE_SEND, ... */
+    uint8_t flags;  /**< POLLCORE_SIGNALED, ... */
     uint8_t num_sge;
     uint8_t reserved2;
 } pollcore_work_request;
 
-/* Values of enum ibv_wr_opcode (ibv_post_send(3)), and one for receives. */
+/** Values of enum ibv_wr_opcode (ibv_post_send(3)), and one for receives. */
 enum {
     POLLCORE_RDMA_WRITE = 0,
     POLLCORE_RDMA_WRITE_WITH_IMM = 1,
@@ -67,8 +69,8 @@ enum {
 };
 enum { POLLCORE_FENCE = 1, POLLCORE_SIGNALED = 2, POLLCORE_SOLICITED = 4 };
 
-/* Completion of completion.hpp, in the same 32 bytes. Statuses are enum ibv_wc_status's, and from 128 on the runtime's
- * own. */
+/** Completion of completion.hpp, in the same 32 bytes. Statuses are those of enum ibv_wc_status; from 128 on they are
+ * the runtime's own. */
 typedef struct pollcore_completion {
     uint64_t tag;
     pollcore_qp_handle qp;
@@ -77,7 +79,7 @@ typedef struct pollcore_completion {
         uint32_t imm_data;
         uint32_t vendor_err;
     };
-    uint32_t srq; /* of C++; 0 here */
+    uint32_t srq; /**< used in C++ only; 0 here */
     uint8_t status;
     uint8_t opcode;
     uint8_t flags;
@@ -85,53 +87,54 @@ typedef struct pollcore_completion {
 } pollcore_completion;
 enum { POLLCORE_WITH_IMM = 1, POLLCORE_BY_RUNTIME = 4, POLLCORE_FROM_RECV_QUEUE = 8 };
 
-/* Refusal of session.hpp by number; 0: taken. pollcore_refusal_name() has its name. */
+/** Refusal of session.hpp as a number; 0: the request was taken. pollcore_refusal_name() has its name. */
 typedef int pollcore_refusal;
 
-/* The sentence of this thread's last failure; "" when there was none. Valid until the next one. */
+/** The sentence of this thread's last failure; "" when there was none. Valid until the next one. */
 POLLCORE_API const char* pollcore_error(void);
 POLLCORE_API const char* pollcore_refusal_name(pollcore_refusal refusal);
 POLLCORE_API const char* pollcore_status_name(uint8_t status);
 
-/* `path` NULL: /run/pollcore/pollcored.sock. `name` NULL: as the kernel calls this process. `timeout_ms`: for so long
- * its socket is tried again. */
+/** `path` NULL: /run/pollcore/pollcored.sock. `name` NULL: the kernel's name for this process. `timeout_ms`: how long
+ * to try the socket again. */
 POLLCORE_API pollcore_attachment* pollcore_attach(const char* path, const char* name, uint32_t timeout_ms);
-/* Everything that was made of it completes; what is left of its objects can be ended afterwards. */
+/** Completes everything in flight. Objects that are left can be ended afterwards. */
 POLLCORE_API void pollcore_detach(pollcore_attachment* attachment);
-/* 1: the daemon is gone; 0: it is there. */
+/** 1: the daemon is gone; 0: it is there. */
 POLLCORE_API int pollcore_lost(const pollcore_attachment* attachment);
 POLLCORE_API int pollcore_reattach(pollcore_attachment* attachment, uint32_t timeout_ms);
 
-/* `worker` NULL: the one with the fewest sessions. `events`: pollcore_wait may sleep. */
+/** `worker` NULL: the one with the fewest sessions. `events` not 0: pollcore_wait may sleep. */
 POLLCORE_API pollcore_session* pollcore_open_session(pollcore_attachment* attachment, const char* worker,
                                                      uint32_t submission_slots, uint32_t completion_slots, int events);
 POLLCORE_API void pollcore_close_session(pollcore_session* session);
 POLLCORE_API pollcore_refusal pollcore_submit(pollcore_session* session, const pollcore_work_request* request);
-/* The first that were taken; `*refusal`, if it is not NULL, says why the next was not. */
+/** Returns how many requests were taken, from the first on. Unless `refusal` is NULL, `*refusal` says why the next one
+ * was not taken. */
 POLLCORE_API size_t pollcore_submit_many(pollcore_session* session, const pollcore_work_request* requests, size_t count,
                                          pollcore_refusal* refusal);
 POLLCORE_API pollcore_refusal pollcore_submit_inline(pollcore_session* session, const pollcore_work_request* request,
                                                      const void* payload, size_t length);
 POLLCORE_API size_t pollcore_poll(pollcore_session* session, pollcore_completion* completions, size_t count);
-/* 1: there may be something to poll; 0: not within the time. */
+/** 1: there may be something to poll; 0: the time is over. */
 POLLCORE_API int pollcore_wait(pollcore_session* session, uint64_t timeout_ns);
-/* -1 without events. */
+/** -1 for a session without events. */
 POLLCORE_API int pollcore_event_fd(const pollcore_session* session);
-/* 1: the descriptor will be readable with the next completion; 0: poll first, or without events. */
+/** 1: the descriptor becomes readable with the next completion; 0: poll first, or the session has no events. */
 POLLCORE_API int pollcore_arm(pollcore_session* session);
-/* Requests in flight. */
+/** Requests in flight. */
 POLLCORE_API uint64_t pollcore_in_flight(pollcore_session* session);
 
-/* What may be done with a region, and by a peer through a queue pair; the values of IBV_ACCESS_* (ibv_reg_mr(3)). */
+/** Access rights of a region, and of a peer through a queue pair; the values of IBV_ACCESS_* (ibv_reg_mr(3)). */
 typedef enum pollcore_access {
     POLLCORE_ACCESS_LOCAL_WRITE = 1,
-    POLLCORE_ACCESS_REMOTE_WRITE = 2, /* a region with it must have POLLCORE_ACCESS_LOCAL_WRITE, too */
+    POLLCORE_ACCESS_REMOTE_WRITE = 2, /**< a region with it must have POLLCORE_ACCESS_LOCAL_WRITE, too */
     POLLCORE_ACCESS_REMOTE_READ = 4,
-    POLLCORE_ACCESS_REMOTE_ATOMIC = 8 /* a region with it must have POLLCORE_ACCESS_LOCAL_WRITE, too */
+    POLLCORE_ACCESS_REMOTE_ATOMIC = 8 /**< a region with it must have POLLCORE_ACCESS_LOCAL_WRITE, too */
 } pollcore_access;
 
-/* Memory of this process. Its own work requests may read it; what else they and peers may do is `access`. `device`
- * NULL: the only one. */
+/** Allocates memory for devices. This process's work requests may always read it; `access` says what else they and
+ * peers may do. `device` NULL: the only one. */
 POLLCORE_API pollcore_region* pollcore_allocate(pollcore_attachment* attachment, size_t bytes, uint32_t access,
                                                 const char* device);
 POLLCORE_API void pollcore_free(pollcore_region* region);
@@ -140,27 +143,29 @@ POLLCORE_API uint64_t pollcore_addr(const pollcore_region* region);
 POLLCORE_API uint32_t pollcore_lkey(const pollcore_region* region);
 POLLCORE_API uint32_t pollcore_rkey(const pollcore_region* region);
 
+/** What a queue pair is made with: QueuePairOptions of queue_pair.hpp. */
 typedef struct pollcore_qp_options {
-    const char* device; /* NULL: the only one */
+    const char* device; /**< NULL: the only one */
     uint32_t send_depth;
     uint32_t recv_depth;
-    uint32_t sges_max; /* 0: 1 */
+    uint32_t sges_max; /**< 0: 1 */
     uint32_t inline_max;
-    uint32_t remote_access; /* POLLCORE_ACCESS_REMOTE_*: what the peer may do; flow control adds what it needs */
-    uint32_t flow; /* a pollcore_flow_control; both ends have the same. With POLLCORE_FLOW_RING this end sends only */
-    uint32_t coalesce_signals; /* not 0: as QueuePairOptions::coalesce_signals */
+    uint32_t remote_access; /**< POLLCORE_ACCESS_REMOTE_*: what the peer may do; flow control adds what it needs */
+    uint32_t flow; /**< a pollcore_flow_control, equal at both ends. With POLLCORE_FLOW_RING this end only sends */
+    uint32_t coalesce_signals; /**< not 0: as QueuePairOptions::coalesce_signals */
 } pollcore_qp_options;
-/* RC. */
+/** An RC queue pair. */
 POLLCORE_API pollcore_qp* pollcore_create_qp(pollcore_attachment* attachment, pollcore_session* session,
                                              const pollcore_qp_options* options);
 POLLCORE_API void pollcore_close_qp(pollcore_qp* qp);
 POLLCORE_API pollcore_qp_handle pollcore_handle(const pollcore_qp* qp);
-/* "ADDRESS:PORT" on a verbs device, a name on a software device. */
+/** "ADDRESS:PORT" on a verbs device, a name on a software device. */
 POLLCORE_API int pollcore_connect(pollcore_qp* qp, const char* address, uint32_t timeout_ms);
 POLLCORE_API int pollcore_disconnect(pollcore_qp* qp);
-/* A new handle afterwards. */
+/** The queue pair has a new handle afterwards. */
 POLLCORE_API int pollcore_reset(pollcore_qp* qp);
-/* For programs with a channel of their own: 48 bytes to give to the peer, and those that it gave. */
+/** For programs that connect over a channel of their own: pollcore_qp_info gives 48 bytes for the peer, and
+ * pollcore_connect_to takes the peer's. */
 enum { POLLCORE_QP_INFO_BYTES = 48 };
 POLLCORE_API int pollcore_qp_info(pollcore_qp* qp, void* info);
 POLLCORE_API int pollcore_connect_to(pollcore_qp* qp, const void* peer_info);
@@ -169,9 +174,9 @@ POLLCORE_API pollcore_listener* pollcore_listen(pollcore_attachment* attachment,
                                                 const char* device);
 POLLCORE_API void pollcore_close_listener(pollcore_listener* listener);
 POLLCORE_API const char* pollcore_listener_address(const pollcore_listener* listener);
-/* NULL, and pollcore_error() is "", when none came within the time. */
+/** NULL, with "" as pollcore_error(), when none came within the time. */
 POLLCORE_API pollcore_request* pollcore_next_request(pollcore_listener* listener, uint32_t timeout_ms);
-/* Both end the request. */
+/** pollcore_accept and pollcore_reject both end the request. */
 POLLCORE_API int pollcore_accept(pollcore_request* request, pollcore_qp* qp, uint32_t timeout_ms);
 POLLCORE_API void pollcore_reject(pollcore_request* request);
 

@@ -1,5 +1,5 @@
 // The completion: 32 bytes, two to a cache line, that a worker writes into a session's completion ring; or, by the
-// session's choice, 64 bytes that say more of where a datagram came from.
+// session's choice, 64 bytes that also say where a datagram came from.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +48,7 @@ enum class Status : std::uint8_t {
     device_removed = 132,
     daemon_gone = 133,
     srq_closed = 134,        ///< the shared receive queue was closed before a message took the receive
-    flow_violation = 135,    ///< what the peer says of its receives cannot be: see FlowControl
+    flow_violation = 135,    ///< the peer's announcement of its receives is impossible: see FlowControl
     message_too_long = 136,  ///< longer than the peer's receives; nothing was sent, and the queue pair goes on
 };
 
@@ -77,11 +77,10 @@ enum CompletionFlag : std::uint8_t {
     kWithGrh = 1 << 1,    ///< the first kGrhBytes of the buffer hold a GRH (UD)
     kByRuntime = 1 << 2,  ///< made by the runtime: no device completed this work
     kFromRecvQueue = 1 << 3,
-    kWithInv = 1 << 4,    ///< of a receive: the peer ended the binding of the window with key `invalidated_rkey`
+    kWithInv = 1 << 4,    ///< a receive whose message ended the binding of the window with key `invalidated_rkey`
     kDatagram = 1 << 5,   ///< received by a UD queue pair: the payload begins at byte kGrhBytes, GRH or not
     kPooled = 1 << 6,     ///< pool() and buffer() say where the message is; Session::release gives the buffer back
-    kNotInLine = 1 << 7,  ///< the library's, of a completion that could have come in its request's own line; none that
-                          ///< poll() gives has it
+    kNotInLine = 1 << 7,  ///< internal: the request was marked for an answer in its own line. poll() clears it
 };
 
 /// The tag of a completion that names a buffer of a receive pool.
@@ -89,14 +88,15 @@ enum CompletionFlag : std::uint8_t {
     return std::uint64_t{pool.index} << 48 | std::uint64_t{pool.generation} << 32 | buffer;
 }
 
-/// What stands before the payload of each datagram in its receive's buffer (ibv_create_ah_from_wc(3)).
+/// Bytes before the payload of each datagram in its receive's buffer (ibv_create_ah_from_wc(3)).
 inline constexpr std::uint32_t kGrhBytes = 40;
 
+/// One completion, as Session::poll gives it.
 struct alignas(32) Completion {
     std::uint64_t tag = 0;  ///< WorkRequest::tag; with kPooled the pool and the buffer: see pool_tag()
-    QpHandle qp{};          ///< the queue pair; of a shared receive that no message took, none
-    /// Receives, reads, atomics: bytes placed in memory; else 0. Only on success. As with the verbs a datagram's
-    /// count the kGrhBytes before its payload: see payload_length().
+    QpHandle qp{};          ///< the queue pair; none for a receive of a shared receive queue that no message took
+    /// Bytes placed in memory by a receive, read or atomic that succeeded; else 0. As in verbs, a datagram's count
+    /// includes the kGrhBytes before its payload: see payload_length().
     std::uint32_t byte_len = 0;
     union {
         std::uint32_t imm_data = 0;      ///< with kWithImm: the peer's number, in host order
@@ -104,22 +104,23 @@ struct alignas(32) Completion {
         std::uint32_t invalidated_rkey;  ///< with kWithInv
         std::uint32_t window_rkey;       ///< bind_mw that succeeded: the key that peers use from now on
     };
-    SrqHandle srq{};  ///< receives: the shared receive queue that it was submitted to, if to one
+    SrqHandle srq{};  ///< receives: the shared receive queue that the request was submitted to, if any
     Status status = Status::success;
     CompletionOpcode opcode = CompletionOpcode::send;
     std::uint8_t flags = 0;           ///< CompletionFlag bits
-    std::uint8_t sampled_at[4] = {};  ///< low half of a clock, in a sample, for stage latency; the library's
-    std::uint8_t ring_lap = 0;        ///< the ring's
+    std::uint8_t sampled_at[4] = {};  ///< internal: low half of a clock in sampled requests, for stage latency
+    std::uint8_t ring_lap = 0;        ///< internal: written by the ring
 
     [[nodiscard]] constexpr bool ok() const noexcept { return status == Status::success; }
     [[nodiscard]] constexpr bool pooled() const noexcept { return (flags & kPooled) != 0; }
-    /// With kPooled, whatever the status.
+    /// The pool. Valid with kPooled, whatever the status.
     [[nodiscard]] constexpr PoolHandle pool() const noexcept {
         return {static_cast<std::uint16_t>(tag >> 48), static_cast<std::uint16_t>(tag >> 32)};
     }
+    /// The buffer's index in pool(). Valid with kPooled, whatever the status.
     [[nodiscard]] constexpr std::uint32_t buffer() const noexcept { return static_cast<std::uint32_t>(tag); }
     [[nodiscard]] constexpr bool from_recv_queue() const noexcept { return (flags & kFromRecvQueue) != 0; }
-    /// A successful receive: where in its buffer the message begins, and how long it is.
+    /// For a successful receive: where the message begins in its buffer; payload_length() is its length. In bytes.
     [[nodiscard]] constexpr std::uint32_t payload_offset() const noexcept {
         return (flags & kDatagram) != 0 ? kGrhBytes : 0;
     }
@@ -133,15 +134,14 @@ static_assert(offsetof(Completion, imm_data) == 16 && offsetof(Completion, srq) 
 static_assert(offsetof(Completion, status) == 24 && offsetof(Completion, sampled_at) == 27);
 static_assert(offsetof(Completion, ring_lap) == 31);
 
-/// The second half of a WideCompletion. Of a datagram that was received it says where it came from, as `struct ibv_wc`
-/// does; of anything else, and on failure, that is 0.
+/// The second half of a WideCompletion. For a received datagram it says where the datagram came from, as `struct
+/// ibv_wc` does; for anything else, and on failure, those fields are 0.
 struct alignas(32) CompletionExtension {
-    /// With SessionOptions::device_time: when the device completed it, as the device says it
-    /// (ibv_wc_read_completion_ts), in ticks of its clock. DeviceReport says how long a tick is and which bits count. 0
-    /// on failure, since then the device says no time; of messages from write rings, and of those by rendezvous at both
-    /// ends, which the runtime completes by itself; and in sessions that did not ask. With
-    /// QueuePairOptions::coalesce_signals a request has the time of the one that it completes with, hence 0 where that
-    /// one has failed.
+    /// With SessionOptions::device_time: the device's completion time (ibv_wc_read_completion_ts), in ticks of its
+    /// clock. DeviceReport says how long a tick is and which bits count. 0 on failure, since the device then gives no
+    /// time; for messages by write ring, and by rendezvous at both ends, since the runtime completes them itself; and
+    /// in sessions that did not ask. With QueuePairOptions::coalesce_signals a request has the time of the request
+    /// whose CQE it shares, hence 0 if that one failed.
     std::uint64_t device_time = 0;
     std::uint32_t reserved = 0;
     std::uint32_t src_qp = 0;  ///< the sender's QP number
@@ -150,7 +150,7 @@ struct alignas(32) CompletionExtension {
     std::uint8_t sl = 0;  ///< service level
     std::uint8_t dlid_path_bits = 0;
     std::uint8_t reserved_more[9] = {};
-    std::uint8_t more_ring_lap = 0;  ///< the ring's
+    std::uint8_t more_ring_lap = 0;  ///< internal: written by the ring
 };
 static_assert(std::is_trivially_copyable_v<CompletionExtension> && std::is_standard_layout_v<CompletionExtension>);
 static_assert(sizeof(CompletionExtension) == sizeof(Completion));

@@ -1,4 +1,4 @@
-// What set-up and control calls throw. The data path (Session) throws nothing.
+// The exception of set-up and control calls. The data path (Session) throws nothing.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace pollcore {
 
-/// A set-up or control call that failed. what() says what was tried, on what, the cause, and where
-/// something can be done about it, what to do. code() is the cause as an errno value, in
-/// std::generic_category, so `e.code() == std::errc::device_or_resource_busy` works.
+/// A set-up or control call that failed. what() says what was tried, on what, the cause, and, if there is a remedy,
+/// what to do. code() is the cause as an errno value, in std::generic_category, so `e.code() ==
+/// std::errc::device_or_resource_busy` works.
 class POLLCORE_API Error : public std::system_error {
 public:
     Error(int errno_value, const std::string& what) : std::system_error(errno_value, std::generic_category(), what) {}

@@ -3,7 +3,7 @@
 #define POLLCORE_EXPORT_H
 
 #define POLLCORE_API __attribute__((visibility("default")))
-/* Of a class that they offer, what only the libraries themselves call. */
+/* For members of exported classes that only the libraries themselves call. */
 #define POLLCORE_INTERNAL __attribute__((visibility("hidden")))
 
 #endif

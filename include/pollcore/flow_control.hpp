@@ -1,4 +1,4 @@
-// The flow controls, for C++. flow_control.h has their table, and says what each is.
+// The flow controls, for C++. flow_control.h has their table, and explains each.
 #pragma once
 
 #include <cstddef>
@@ -17,19 +17,19 @@ enum class FlowControl : std::uint8_t {
 #undef POLLCORE_ROW
 };
 
-/// All that there are, in the order of their numbers.
+/// All flow controls, in the order of their numbers.
 inline constexpr FlowControl kFlowControls[] = {
 #define POLLCORE_ROW(name, NAME, arrival, text) FlowControl::name,
     POLLCORE_FLOW_CONTROLS(POLLCORE_ROW)
 #undef POLLCORE_ROW
 };
 
-/// False for what another process or a peer has written as a number, and that is none.
+/// False for a number, written by another process or a peer, that is no flow control.
 [[nodiscard]] constexpr bool is_known(FlowControl kind) noexcept {
     return static_cast<std::size_t>(kind) < std::size(kFlowControls);
 }
 
-/// As in configuration files and on command lines.
+/// The name in configuration files and on command lines.
 [[nodiscard]] constexpr std::string_view flow_control_name(FlowControl kind) noexcept {
     constexpr std::string_view kNames[] = {
 #define POLLCORE_ROW(name, NAME, arrival, text) #name,
@@ -46,7 +46,7 @@ inline constexpr FlowControl kFlowControls[] = {
     }
     return std::nullopt;
 }
-/// As in "queue pairs with credits".
+/// The name in sentences, as in "queue pairs with credits".
 [[nodiscard]] constexpr std::string_view flow_control_text(FlowControl kind) noexcept {
     constexpr std::string_view kTexts[] = {
 #define POLLCORE_ROW(name, NAME, arrival, text) text,
@@ -58,7 +58,7 @@ inline constexpr FlowControl kFlowControls[] = {
 
 /// Where the messages of a connection arrive.
 enum class Arrival : std::uint8_t {
-    receives,    ///< as without flow control: in what a session or a receive pool has posted
+    receives,    ///< in receives that a session or a receive pool has posted, as without flow control
     write_ring,  ///< QueuePairOptions::pool is a write ring
 };
 [[nodiscard]] constexpr Arrival arrival_of(FlowControl kind) noexcept {

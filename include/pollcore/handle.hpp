@@ -1,4 +1,4 @@
-// Names of things that live in the runtime, as an application and the rings carry them.
+// Handles: names of objects in the runtime, as applications and rings carry them.
 #pragma once
 
 #include <compare>
@@ -6,8 +6,8 @@
 
 namespace pollcore {
 
-/// An opaque name: a place in a table and the generation of what lives there. It says nothing about
-/// worker or device. A handle kept after its thing was closed is recognised as stale and refused.
+/// An opaque name: an index into a table and the generation of the object there. It says nothing about worker or
+/// device. The handle of an object that was closed is recognised as stale and refused.
 template <class Tag>
 struct Handle {
     std::uint16_t index = 0;
@@ -17,7 +17,7 @@ struct Handle {
     friend constexpr auto operator<=>(const Handle&, const Handle&) noexcept = default;
 };
 
-/// A handle as a member of a union, which takes nothing that begins with a value of its own.
+/// A handle without default values, for use as a member of a union.
 template <class Tag>
 struct PlainHandle {
     PlainHandle() = default;

@@ -13,8 +13,8 @@
 
 namespace pollcore {
 
-/// A count of durations by size: four buckets to a power of two, so that a bucket's bounds are at most a quarter apart.
-/// In cycles of the time stamp counter, up to 2^32. Plain counts, as copied from a LatencyCounters.
+/// A histogram of durations, in cycles of the time stamp counter, up to 2^32. Each power of two has four buckets, so a
+/// bucket's bounds are at most a quarter apart. Holds plain counts, as copied from a LatencyCounters.
 struct LatencyHistogram {
     static constexpr unsigned kSubBits = 2;
     static constexpr std::size_t kBuckets = (32 - kSubBits + 1) << kSubBits;
@@ -40,7 +40,7 @@ struct LatencyHistogram {
         }
         return *this;
     }
-    /// What was counted since it stood at `earlier`.
+    /// Subtracts an earlier copy: the durations counted since then are left.
     LatencyHistogram& operator-=(const LatencyHistogram& earlier) noexcept {
         for (std::size_t i = 0; i < counts.size(); ++i) {
             counts[i] -= earlier.counts[i];
@@ -55,8 +55,8 @@ struct LatencyHistogram {
         }
         return sum;
     }
-    /// What the part `fraction` (0 to 1) of the samples is not above, in cycles: the upper bound of their bucket, hence
-    /// too much by a quarter at most. 0 without samples.
+    /// The duration that the part `fraction` (0 to 1) of the samples does not exceed, in cycles. It is the upper bound
+    /// of a bucket, so at most a quarter too much. 0 without samples.
     [[nodiscard]] std::uint64_t percentile(double fraction) const noexcept {
         const auto wanted = static_cast<double>(count()) * fraction;
         std::uint64_t below = 0;
@@ -71,12 +71,12 @@ struct LatencyHistogram {
 };
 static_assert(LatencyHistogram::bucket_of(0xffffffff) == LatencyHistogram::kBuckets - 1);
 
-/// The same while it is counted: one writer, any readers.
+/// A histogram that is being counted: one thread writes, any thread reads.
 struct alignas(kCacheLine) LatencyCounters {
     std::array<Counter, LatencyHistogram::kBuckets> counts;
 
-    /// From one reading of the counter's lower half to a later one, less than 2^32 cycles. One that seems to be a
-    /// little before it, on a CPU whose counter is behind, counts as none.
+    /// Counts the time between two readings of the time stamp counter's lower half, less than 2^32 cycles. If `until`
+    /// is a little before `since`, because another CPU's counter is behind, it counts as 0.
     void add(std::uint32_t since, std::uint32_t until) noexcept {
         constexpr std::uint32_t kBehindMost = 1u << 20;
         const std::uint32_t cycles = until - since;
@@ -91,16 +91,17 @@ struct alignas(kCacheLine) LatencyCounters {
     }
 };
 
-/// One send of so many requests that a session takes, on average, is followed on its way.
+/// On average, one send in this many requests of a session is followed on its way.
 inline constexpr std::uint64_t kLatencySampleEvery = 253;
 
-/// Where the time of a session's requests goes. With the device and behind it one of a session is followed at a time,
-/// so slow ones keep others from being counted there.
+/// How long the followed requests of a session spend in each stage. From the device on, only one request of a session
+/// is followed at a time, so a slow one keeps others from being counted there.
 struct StageLatency {
-    LatencyHistogram submission_ring;  ///< from try_submit until the worker put it into its queue pair's chain; one
-                                       ///< that had to wait for its flow control, has waited
-    LatencyHistogram device;  ///< of a signaled send that succeeded: from there until the worker found its completion
-    LatencyHistogram completion_ring;  ///< from there until poll() gave it
+    /// From try_submit until the worker puts the request into its queue pair's chain, waits for flow control included.
+    LatencyHistogram submission_ring;
+    /// From the chain until the worker finds the completion; only signaled sends that succeeded.
+    LatencyHistogram device;
+    LatencyHistogram completion_ring;  ///< from the worker until poll() gives the completion
 
     StageLatency& operator+=(const StageLatency& other) noexcept {
         submission_ring += other.submission_ring;

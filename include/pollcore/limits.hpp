@@ -1,7 +1,7 @@
 // All limits of pollcore in one place, with the relations between them.
 //
-// A limit here is a property of the formats and tables of this library. What a device can do is
-// asked from the device (DeviceLimits) and what an operator allows is in the configuration.
+// A limit here is a property of the formats and tables of this library. The device says what it can do (DeviceLimits);
+// the configuration says what an operator allows.
 #pragma once
 
 #include <cstddef>
@@ -46,11 +46,12 @@ inline constexpr std::uint32_t kDevicesMax = 16;
 inline constexpr std::uint32_t kRingSlotsMax = 1u << 20;
 
 /// Outstanding work requests of one send or one receive queue. The position of an in-flight entry
-/// travels in the wr_id in 24 bits and must never meet itself.
+/// travels in the wr_id in 24 bits; no two entries in flight may have the same position (D19).
 inline constexpr std::uint32_t kQueueDepthMax = 1u << 16;
 static_assert(kQueueDepthMax <= (1u << 24) / 2, "a position in flight must be unambiguous");
 
-/// Memory regions that attached processes may have together; and memory windows, address handles, protection domains.
+/// Objects of each kind that attached processes may have together: memory regions, memory windows, address handles,
+/// protection domains.
 inline constexpr std::uint32_t kObjectsMax = 65536;
 /// Memory windows of one runtime, and regions that windows may be bound to: the index parts of their handles.
 inline constexpr std::uint32_t kMemoryWindowsMax = kObjectsMax;
@@ -66,7 +67,7 @@ inline constexpr std::uint32_t kInlineMax = 1024;
 inline constexpr std::uint32_t kBurstMax = 256;
 inline constexpr std::uint32_t kBurstDefault = 32;
 
-/// Entries that a configuration may ask of a CQ. What a device really has (max_cqe) is asked of the device.
+/// Entries that a configuration may ask of a CQ. The device says how many it really has (max_cqe).
 inline constexpr std::uint32_t kCqDepthMin = 16;
 inline constexpr std::uint32_t kCqDepthMax = 1u << 22;
 
@@ -82,9 +83,9 @@ inline constexpr std::size_t kNameLengthMax = 63;
 /// Lines of a write ring.
 inline constexpr std::uint32_t kRingLinesMin = 64;
 inline constexpr std::uint32_t kRingLinesMax = 1u << 24;
-/// What stands behind a message in a write ring, at the end of its last line.
+/// Bytes that follow a message in a write ring, at the end of its last line.
 inline constexpr std::uint32_t kRecordTail = 24;
-/// What a message of `length` bytes is written as: so many bytes, at the end of so many lines.
+/// A message of `length` bytes is written to a write ring as record_bytes(), at the end of record_lines() cache lines.
 [[nodiscard]] constexpr std::uint32_t record_bytes(std::uint32_t length) noexcept {
     return (length + 7) / 8 * 8 + kRecordTail;
 }
@@ -93,9 +94,8 @@ inline constexpr std::uint32_t kRecordTail = 24;
 }
 
 /// Private data that a user may send along with a connection. rdma_cm over RoCE carries 56 bytes in
-/// a request, 196 in a reply and 148 in a rejection (rdma_connect(3)); four of them hold our own length,
-/// since what arrives may be padded with zeros, and where there is flow control twelve more say where its control block
-/// is.
+/// a request, 196 in a reply and 148 in a rejection (rdma_connect(3)). Four of them hold the true length, since the
+/// network may pad the data with zeros. With flow control, twelve more hold the place of the control block.
 inline constexpr std::size_t kPrivateDataHeader = 4;
 inline constexpr std::size_t kPrivateDataFlow = 12;
 static_assert(kPrivateDataHeader + kPrivateDataFlow <= 24);

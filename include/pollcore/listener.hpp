@@ -1,4 +1,4 @@
-// Where peers connect, and the peers that ask.
+// Listeners, and the connection requests of peers.
 //
 // Thread safety: control calls, from any thread, one at a time per object.
 #pragma once
@@ -20,11 +20,11 @@ class ControlSide;
 struct IncomingConnection;
 struct OpenedListener;
 
-/// A peer that asks for a connection. Unanswered, it is rejected when destroyed.
+/// A peer's request for a connection. The destructor rejects a request that was not answered. Move-only.
 class POLLCORE_API ConnectionRequest {
 public:
     ConnectionRequest() = default;
-    /// By Listener.
+    /// Made by Listener.
     POLLCORE_INTERNAL ConnectionRequest(std::shared_ptr<ControlSide> control, std::uint32_t device,
                                         IncomingConnection&& incoming) noexcept;
     ~ConnectionRequest();
@@ -33,11 +33,13 @@ public:
 
     [[nodiscard]] const std::string& peer() const noexcept { return peer_; }
     [[nodiscard]] const std::vector<std::byte>& private_data() const noexcept { return private_data_; }
-    /// What the queue pair that accepts it must have.
+    /// The flow control that the accepting queue pair must have.
     [[nodiscard]] FlowControl flow() const noexcept { return flow_.kind; }
 
-    /// Returns when the peer knows. A receive may complete before: the peer may send as soon as it knows.
+    /// Connects `qp` to the peer and ends the request. Returns when the peer knows. A receive may complete earlier,
+    /// since the peer may send as soon as it knows.
     void accept(QueuePair& qp, const ConnectOptions& options = {});
+    /// Refuses the connection, sends `private_data` (at most kRejectPrivateDataMax bytes) and ends the request.
     void reject(const std::vector<std::byte>& private_data = {});
 
 private:
@@ -49,21 +51,21 @@ private:
     FlowBlock flow_;
 };
 
-/// A place where peers connect.
+/// An address where peers connect. The destructor stops listening. Move-only.
 class POLLCORE_API Listener {
 public:
     Listener() = default;
-    /// By Context.
+    /// Made by Context.
     POLLCORE_INTERNAL Listener(std::shared_ptr<ControlSide> control, OpenedListener&& opened) noexcept;
     ~Listener();
     Listener(Listener&& other) noexcept;
     Listener& operator=(Listener&& other) noexcept;
 
-    /// Where it really listens, with the port that was chosen for ":0".
+    /// The address that it listens at, with the port that was chosen for ":0".
     [[nodiscard]] const std::string& address() const noexcept { return address_; }
-    /// The next peer that asks; nothing when none did within the time. At most kListenerBacklogMax wait, and those
-    /// whose peer gives up do so no longer. Throws Error(ESHUTDOWN) when the listener was closed or the runtime
-    /// stopped; in an attached process Error(EDQUOT) when it holds 64 requests that it has not answered.
+    /// The next connection request; nothing when none came within the time. At most kListenerBacklogMax requests wait;
+    /// one whose peer gives up is dropped. Throws Error(ESHUTDOWN) when the listener was closed or the runtime stopped.
+    /// In an attached process, throws Error(EDQUOT) when the process holds 64 requests that it has not answered.
     [[nodiscard]] std::optional<ConnectionRequest> next_request(std::chrono::milliseconds timeout);
 
 private:

@@ -1,8 +1,8 @@
 // Memory that shares no cache line with anything else.
 //
-// A small array from the ordinary heap may lie on one line with an object that another thread writes all the time;
-// then each look at it waits for that thread's core. What one side of a ring uses per request is therefore kept in
-// whole lines of its own.
+// A small array from the ordinary heap may share a line with an object that another thread writes all the time; each
+// access then waits for that thread's core. An array that one side of a ring uses for each request is therefore kept in
+// whole lines of its own (D11).
 //
 // Thread safety: that of std::vector.
 #pragma once
@@ -17,6 +17,7 @@
 
 namespace pollcore {
 
+/// Gives out whole cache lines, for standard containers.
 template <class T>
 class OwnLinesAllocator {
 public:
@@ -47,14 +48,14 @@ private:
 template <class T>
 using OwnLines = std::vector<T, OwnLinesAllocator<T>>;
 
-/// The same with nothing but the address, for what has to be small. Of no fixed length: who made it knows that.
+/// Frees an OwnLinesArray. That is only a pointer, for objects that have to be small: its maker knows the length.
 struct OwnLinesDeleter {
     void operator()(void* memory) const noexcept { ::operator delete (memory, std::align_val_t{kCacheLine}); }
 };
 template <class T>
 using OwnLinesArray = std::unique_ptr<T[], OwnLinesDeleter>;
 
-/// `n` elements, each as it is made by default.
+/// Makes `n` value-initialized elements.
 template <class T>
 [[nodiscard]] OwnLinesArray<T> make_own_lines(std::size_t n) {
     static_assert(std::is_trivially_destructible_v<T>, "nobody knows how many there are");

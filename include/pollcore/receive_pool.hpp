@@ -15,23 +15,26 @@
 //     }
 //
 // The worker posts the receives of the queue pairs and shared receive queues that name the pool, and posts new ones,
-// several with one doorbell, when few are left. The application posts none. Each message completes a receive: its
-// completion (kPooled) names the buffer, which is the application's until Session::release, in any order.
+// several with one doorbell, when few are left. The application posts none. Each message completes a receive. Its
+// completion (kPooled) names the buffer, which belongs to the application until Session::release. Buffers may be
+// released in any order.
 //
-// When such a queue pair fails or is closed, its receives go back to the pool without a word, but for one: the last
-// completion of its life has the status of what ended it, and a buffer, without a message, that is released as any
-// other. Where the application holds every buffer that the queue pair may have, it comes after one was released, unless
-// the queue pair was reset or closed before. A queue pair on a shared receive queue has no such completion.
+// When such a queue pair fails or is closed, its receives go back to the pool without completions, except for one. This
+// last completion has the status that ended the queue pair, and a buffer without a message, which is released as any
+// other. If the application holds all buffers of the queue pair's share, the last completion comes after one is
+// released, unless the queue pair is reset or closed before. A queue pair on a shared receive queue has no such
+// completion.
 //
-// A queue pair holds no more than its share of the buffers, posted or with the application. So one whose buffers are
-// never released stops receiving, and the others do not notice.
+// A queue pair holds no more than its share of the buffers, posted or with the application. So a queue pair whose
+// buffers are never released stops receiving, and others do not notice.
 //
-// A write ring is a pool whose messages arrive without receives (FlowControl::ring): the peer writes them one after the
-// other into the ring, in the room that each needs. All that is said here of buffers holds for them, but that there is
-// one queue pair at a time, and that a message which is not released keeps the room of those behind it, too.
+// A write ring is a pool whose messages arrive without receives (FlowControl::ring): the peer writes them into the ring
+// one after the other, each in as much room as it needs. What is said here of buffers holds for its messages, with two
+// differences: a write ring has one queue pair at a time, and a message that is not released also keeps the room of the
+// messages behind it.
 //
 // Thread safety: control calls; from any thread. message(), buffer(), counters() and held() may be called at any time.
-// Ownership: the memory is the pool's. It stays until the pool is closed, also when its session or the runtime ended
+// Ownership: the pool owns the memory and keeps it until the pool is closed, even if its session or the runtime ends
 // before.
 #pragma once
 
@@ -56,24 +59,26 @@ struct PoolInfo;
 struct PoolSpec;
 class Session;
 
+/// What a receive pool is made of.
 struct ReceivePoolOptions {
     std::string device{};                  ///< name from the configuration; empty: the only one
-    const ProtectionDomain* pd = nullptr;  ///< of its queue pairs; null: the device's default
-    /// Gets the messages and releases the buffers. SessionOptions::pool_buffers has room for all its pools.
+    const ProtectionDomain* pd = nullptr;  ///< protection domain of its queue pairs; null: the device's default
+    /// Gets the messages and releases the buffers. Its SessionOptions::pool_buffers must have room for all its pools.
     Session* session = nullptr;
     std::uint32_t buffers = 256;
-    std::uint32_t buffer_bytes = 4096;  ///< the longest message; of datagrams 40 bytes less (kGrhBytes)
+    std::uint32_t buffer_bytes = 4096;  ///< the longest message; for datagrams 40 bytes less (kGrhBytes)
 };
 
+/// What a write ring is made of.
 struct WriteRingOptions {
     std::string device{};                  ///< name from the configuration; empty: the only one
-    const ProtectionDomain* pd = nullptr;  ///< of its queue pair; null: the device's default
-    /// Gets the messages and releases them. SessionOptions::pool_buffers has room for `messages` of each ring, and one
-    /// more.
+    const ProtectionDomain* pd = nullptr;  ///< protection domain of its queue pair; null: the device's default
+    /// Gets the messages and releases them. Its SessionOptions::pool_buffers must have room for `messages` + 1 for each
+    /// ring.
     Session* session = nullptr;
-    /// A power of two, from 4 KiB to 1 GiB. The longest message takes a quarter of it, with 24 bytes of the runtime's.
+    /// A power of two, from 4 KiB to 1 GiB. The longest message, with 24 bytes of the runtime's, takes a quarter of it.
     std::uint32_t bytes = 1u << 20;
-    std::uint32_t messages = 256;  ///< that the application may have, unreleased. The others wait in the ring
+    std::uint32_t messages = 256;  ///< messages that the application may hold unreleased; others wait in the ring
 };
 
 /// A buffer that the application has not released.
@@ -83,11 +88,11 @@ struct HeldBuffer {
     std::uint32_t later = 0;  ///< messages that the pool has delivered since then
 };
 
-/// Move-only. Named by QueuePairOptions::pool and SharedReceiveQueueOptions::pool.
+/// A receive pool or write ring. Move-only. QueuePairOptions::pool and SharedReceiveQueueOptions::pool name it.
 class POLLCORE_API ReceivePool {
 public:
     ReceivePool() = default;
-    /// By Context.
+    /// Made by Context.
     POLLCORE_INTERNAL ReceivePool(std::shared_ptr<ControlSide> control, const PoolInfo& made, const PoolSpec& spec,
                                   std::byte* data, std::uint32_t message_max, std::uint32_t stride) noexcept;
     ~ReceivePool();
@@ -96,16 +101,16 @@ public:
 
     [[nodiscard]] PoolHandle handle() const noexcept { return handle_; }
     [[nodiscard]] bool valid() const noexcept { return control_ != nullptr; }
-    /// Messages of a write ring that the application may have.
+    /// Number of buffers; for a write ring, of messages that the application may hold.
     [[nodiscard]] std::uint32_t buffers() const noexcept { return buffers_; }
-    /// The longest message.
+    /// The longest message, in bytes.
     [[nodiscard]] std::uint32_t buffer_bytes() const noexcept { return buffer_bytes_; }
-    /// The whole of a buffer. Of a write ring, which has none, nothing.
+    /// The whole of a buffer; empty for a write ring, which has no buffers.
     [[nodiscard]] std::span<std::byte> buffer(std::uint32_t index) const noexcept {
         return ring_ ? std::span<std::byte>{} : std::span(data_ + std::size_t{index} * stride_, buffer_bytes_);
     }
-    /// What came with a completion; nothing when it is of another pool, or failed. In a write ring it begins at a
-    /// multiple of 8.
+    /// The message of a completion; empty when the completion failed or is of another pool. In a write ring it begins
+    /// at a multiple of 8.
     [[nodiscard]] std::span<std::byte> message(const Completion& completion) const noexcept {
         if (!completion.ok() || !completion.pooled() || completion.pool() != handle_) {
             return {};
@@ -118,13 +123,13 @@ public:
     }
 
     [[nodiscard]] const ReceivePoolCounters& counters() const noexcept { return *counters_; }
-    /// What the application holds now: a buffer that was forgotten is one with many messages later.
+    /// The buffers that the application holds now. A buffer that was forgotten has a large HeldBuffer::later.
     [[nodiscard]] std::vector<HeldBuffer> held() const;
 
-    /// Ends it, with the memory, also of buffers that the application holds. Their places among the session's
-    /// pool_buffers are free again when the session has polled its last completion and then submits or releases
-    /// something. Throws Error(EBUSY) while queue pairs or shared receive queues use it; nothing has changed then. The
-    /// destructor does the same, except that it leaves a pool that is in use to the runtime.
+    /// Ends the pool and its memory, including the buffers that the application holds. Its places among the session's
+    /// pool_buffers become free when the session has polled its last completion and then submits or releases something.
+    /// Throws Error(EBUSY), and changes nothing, while queue pairs or shared receive queues use the pool. The
+    /// destructor does the same, except that it leaves a pool in use to the runtime.
     void close();
 
 private:

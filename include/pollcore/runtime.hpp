@@ -12,16 +12,16 @@
 //         const pollcore::Refusal refusal = session.try_submit({.sge = {memory.addr(), 64, memory.lkey()},
 //                                                               .qp = qp.handle(),
 //                                                               .opcode = pollcore::Opcode::send,
-//                                                               .flags = pollcore::kSignaled,  // else a success has no
-//                                                               completion .num_sge = 1});
+//                                                               .flags = pollcore::kSignaled,  // else no completion
+//                                                               .num_sge = 1});
 //         pollcore::Completion completion;
 //         while (refusal == pollcore::Refusal::none && session.poll({&completion, 1}) == 0) {
 //         }
 //         return completion.status;
 //     }
 //
-// Thread safety, errors, ownership: see context.hpp. Calls are carried out one after the other by the runtime's control
-// thread.
+// Thread safety, errors, ownership: see context.hpp. The runtime's control thread carries out the calls one after the
+// other (D32).
 #pragma once
 
 #include <cstddef>
@@ -40,38 +40,39 @@ class Device;
 class Platform;
 class RuntimeState;
 
+/// A Context whose workers and devices are in this process. Move-only.
 class POLLCORE_API Runtime : public Context {
 public:
     /// Opens the devices and starts the workers. Throws ConfigError, and Error: EBUSY when another runtime of this
-    /// user, or the machine's daemon, has the core of a worker, unless config.share_cores. The cores are given up by
-    /// stop(). The first of a process starts EAL, with RUNTIME_DIRECTORY set meanwhile: other threads may read the
-    /// environment then, not change it.
+    /// user, or the machine's daemon, has the core of a worker, unless config.share_cores (D31). stop() gives the cores
+    /// up. The first Runtime of a process starts EAL and sets RUNTIME_DIRECTORY while it does so: other threads may
+    /// read the environment meanwhile, but not change it.
     explicit Runtime(const Config& config);
-    /// On something else than this machine's threads, clock and memory, for who builds against pollcore's sources: its
-    /// simulation does. Null is this machine.
+    /// Runs on another platform than this machine's threads, clock and memory (D30), as the simulation does. For
+    /// programs built against pollcore's sources. Null: this machine.
     POLLCORE_INTERNAL Runtime(const Config& config, std::unique_ptr<Platform> platform);
     ~Runtime();
     Runtime(Runtime&&) noexcept;
     Runtime& operator=(Runtime&&) noexcept;
 
-    /// Closes every queue pair and session with what is in flight, stops the workers, closes the devices.
-    /// False when draining was cut short by the configuration's drain_timeout, which all queue pairs share: see
-    /// QueuePair::close for the report. The destructor does it too. Waits for the control thread however long that
-    /// takes.
+    /// Closes every queue pair and session, which completes everything in flight, stops the workers and closes the
+    /// devices. False when draining was cut short by the configuration's drain_timeout, which all queue pairs share:
+    /// see QueuePair::close for the report. The destructor does this, too. It waits for the control thread without a
+    /// limit.
     bool stop();
 
     [[nodiscard]] const Config& config() const noexcept;
     /// Kernel thread id of a worker, for /proc.
     [[nodiscard]] int worker_thread_id(std::size_t worker) const;
-    /// Whether the workers and the control thread move. It waits for none of them: it answers while they hang, too.
+    /// Whether the workers and the control thread make progress. Waits for none of them, so it answers even while they
+    /// hang (D33).
     [[nodiscard]] Health health() const;
-    /// Counts a hang that was seen there (ControlCounters::hangs). One thread.
+    /// Counts a hang that health() has shown (ControlCounters::hangs). Only one thread may call this.
     void count_hang() noexcept;
-    /// The opened device, for programs that use plain verbs beside the runtime. Calls on it belong on one thread
-    /// at a time.
+    /// The opened device, for programs that use plain verbs beside the runtime. Only one thread at a time may call it.
     [[nodiscard]] Device& device(const std::string& name = "");
 
-    /// By AttachServer.
+    /// For AttachServer.
     [[nodiscard]] POLLCORE_INTERNAL RuntimeState& state() const;
 
 private:

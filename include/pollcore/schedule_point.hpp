@@ -1,7 +1,7 @@
-// Where one thread's half-done work can be seen by another.
+// Points where another thread can see this thread's half-done work.
 //
-// In a program these are nothing. The simulation, which runs all threads in one and is compiled from the same sources
-// with POLLCORE_SIMULATED, lets others take their turn there.
+// In a program they do nothing. The simulation, which runs all threads in one and compiles the same sources with
+// POLLCORE_SIMULATED, lets other threads run there (D30).
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 namespace pollcore {
 
 enum class SchedulePoint : std::uint8_t {
-    publish,  ///< slots are written, and not published
-    take,     ///< a slot was seen to be ready, and not read
-    release,  ///< slots were read, and not given back
-    expect,   ///< a thread has nothing to do, and has not yet said that it sleeps
-    arm,      ///< it has said so, and what would wake it is not armed
-    look,     ///< all is armed, and it has not looked once more
-    wake,     ///< something was brought to it, and nobody has looked whether it sleeps
+    publish,  ///< slots are written but not published
+    take,     ///< a slot was seen to be ready but not read
+    release,  ///< slots were read but not given back
+    expect,   ///< a thread has nothing to do but has not yet said that it sleeps
+    arm,      ///< the thread has said that it sleeps, but its wake-up is not armed
+    look,     ///< its wake-up is armed, but it has not looked once more
+    wake,     ///< something was brought to a thread, but nobody has looked whether it sleeps
 };
 
 #ifdef POLLCORE_SIMULATED

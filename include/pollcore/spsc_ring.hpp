@@ -3,26 +3,26 @@
 // Thread safety: exactly one thread holds the RingProducer and exactly one the RingConsumer at a time.
 // Holding the object is the permission; both are move-only.
 //
-// Readiness is written into the slot itself: the last byte of each slot holds the *lap* (how often the
-// producer went round, plus one) and is stored last, in one store with the seven bytes before it. The consumer looks
-// at the line that it wants to read anyway, so a hand-over costs one cache-line transfer where an index ring needs two,
-// and the producer stores nothing but the slot, in as few stores as that takes: each store more keeps another line from
-// being on its way at the same time. The consumer gives slots back in batches through an index on a line of its own,
-// which the producer reads only when its cached copy says that the ring is full.
+// Readiness is written into the slot itself (D1): the last byte of each slot holds the *lap* (how often the
+// producer went round, plus one). It is stored last, in one store with the seven bytes before it, and read by an access
+// of that size (D6). The consumer polls the line that it is going to read, so a hand-over moves one cache line; an
+// index ring moves two. The producer stores nothing but the slot, in as few stores as possible (D5). The consumer gives
+// slots back in batches (D13), through an index on a line of its own, which the producer reads only when its cached
+// copy says that the ring is full.
 //
-// Of a batch the first slot alone says that it is there: it is kept aside until the others have been written, with
-// their laps, while their lines are at hand. So each line is written in one go, and who takes slots in their order does
-// not look at one before it has seen all that stand ahead of it.
+// commit() publishes a batch through its first slot, which is held back until all others are written (D4). So each line
+// is written in one go, and a consumer that takes slots in order does not look at one before it has seen all slots
+// ahead of it.
 //
-// A consumer may answer in a slot that it was given, as long as it has not told the producer that it gave it back: the
-// line is on its way to the producer's core anyway.
+// A consumer may write an answer into a slot that it took, until it tells the producer that the slot is given back
+// (D50): the line goes to the producer's core anyway.
 //
 // Invariants
-//   - slot i of lap l, and all slots ahead of it, hold their laps if and only if all bytes of them were written before.
+//   - Slot i of lap l, and all slots ahead of it, hold their laps if and only if all their bytes have been written.
 //   - released <= produced <= released + capacity, in 64-bit arithmetic that may wrap.
 //   - The layout holds no address: each side may map it where it likes.
-// The producer trusts nothing that the consumer writes, and the reverse: an index that moves too far is
-// reported by broken(), lap bytes can at worst make slots look ready that hold nothing meaningful.
+// Neither side trusts the other: broken() reports an index that moved too far, and wrong lap bytes can at worst make
+// slots look ready that hold nothing meaningful.
 #pragma once
 
 #include <atomic>
@@ -42,7 +42,7 @@
 
 namespace pollcore {
 
-/// What stands before the slots. A line per writer, so that neither slows the other down.
+/// The header before the slots. Each writer has a line, so that neither slows the other down.
 struct RingHeader {
     static constexpr std::uint32_t kMagic = 0x676e6952;  // "Ring"
     static constexpr std::uint32_t kVersion = 2;
@@ -52,7 +52,7 @@ struct RingHeader {
     std::uint32_t slot_bytes = 0;
     std::uint32_t capacity = 0;
 
-    alignas(kCacheLine) std::atomic<std::uint64_t> released{0};  ///< by the consumer
+    alignas(kCacheLine) std::atomic<std::uint64_t> released{0};  ///< written by the consumer
 };
 static_assert(sizeof(RingHeader) == 2 * kCacheLine && offsetof(RingHeader, released) == kCacheLine);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
@@ -118,12 +118,13 @@ void format_ring(void* memory, std::uint32_t capacity, std::uint64_t start = 0) 
     }
 }
 
+/// The side that writes slots. Move-only; one thread at a time.
 template <RingSlot T>
 class RingProducer {
 public:
     RingProducer() = default;
-    /// Joins a formatted ring, where the one who had it before left off with nothing written that was not committed.
-    /// `capacity` is what this side knows to be right; the header is not believed.
+    /// Joins a formatted ring at the place where the previous producer stopped; that one must have committed all that
+    /// it wrote. This side must know that `capacity` is right: the header is not trusted.
     RingProducer(void* memory, std::uint32_t capacity) noexcept
         : header_(static_cast<RingHeader*>(memory)),
           slots_(reinterpret_cast<T*>(static_cast<std::byte*>(memory) + sizeof(RingHeader))),
@@ -156,8 +157,8 @@ public:
 
     [[nodiscard]] std::uint32_t capacity() const noexcept { return static_cast<std::uint32_t>(mask_ + 1); }
 
-    /// Asks for the next slot's line, for a caller that has something to do before it writes there: fetching the
-    /// line from the consumer, who watches it, takes as long as a hop. Nothing happens while the ring may be full.
+    /// Fetches the next slot's line for writing (D3), for a caller that has something to do before it writes there: the
+    /// consumer polls that line, and fetching it takes as long as a hop. Does nothing while the ring may be full.
     void prefetch() const noexcept {
         if (tail_ - released_cached_ <= mask_) [[likely]] {
             ring_detail::prefetch_for_write(&at(0));
@@ -174,21 +175,22 @@ public:
         return room < wanted ? room : wanted;
     }
 
-    /// Writes the i-th reserved slot. The consumer does not see it before commit(), of which it has to be a part.
+    /// Writes the i-th reserved slot. The consumer does not see it before the commit() that follows, which must include
+    /// it.
     void write(std::size_t i, const T& value) noexcept {
         write(i, [&](T& slot) { return all_but_last(slot, value); });
     }
-    /// The same in place: `fill` is given the slot, writes all of it but the last eight bytes, and returns these, of
-    /// which the highest is of no meaning. Nor is what the slot holds before.
+    /// Writes the i-th reserved slot in place. `fill` gets the slot, whose old bytes mean nothing, writes all but the
+    /// last eight bytes, and returns those eight; the ring replaces the highest of them.
     template <std::invocable<T&> Fill>
     void write(std::size_t i, Fill&& fill) noexcept {
         T& slot = written(i);
-        // Relaxed: commit() tells of it.
+        // Relaxed: commit() publishes it.
         __atomic_store_n(ring_detail::last_word(slot), with_lap(fill(slot), lap_of(i)), __ATOMIC_RELAXED);
     }
 
-    /// Publishes the first n reserved slots, at once: a consumer that sees the first sees all n. They are all that were
-    /// written since the last commit (what is written and left out would be seen behind a later one), n >= 1.
+    /// Publishes the first n reserved slots together: a consumer that sees the first sees all n. n >= 1. They must be
+    /// all slots written since the last commit: a slot left out would be seen behind a later commit.
     void commit(std::size_t n) noexcept {
         assert(n >= 1);
         publish(at(0), move_first());
@@ -209,30 +211,30 @@ public:
         return true;
     }
 
-    /// The i-th slot that was written and is not committed, to be changed, but for its last eight bytes.
+    /// The i-th slot that was written and is not committed. The caller may change all but its last eight bytes.
     [[nodiscard]] T& written(std::size_t i) noexcept { return i == 0 ? first_ : at(i); }
 
-    /// The slot of that index, which was committed, with its last eight bytes as the consumer has left them: see
+    /// The committed slot of that index. `last` gets its last eight bytes as the consumer has left them: see
     /// RingConsumer::answer.
     [[nodiscard]] const T& answered(std::uint64_t index, std::uint64_t& last) const noexcept {
         T& slot = slots_[index & mask_];
-        // Acquire, with the release in RingConsumer::answer: all of the answer.
+        // Acquire, with the release in RingConsumer::answer: the whole answer is visible.
         last = __atomic_load_n(ring_detail::last_word(slot), __ATOMIC_ACQUIRE);
         return slot;
     }
 
     /// Slots written since the ring began; this side's own figure.
     [[nodiscard]] std::uint64_t produced() const noexcept { return tail_; }
-    /// Slots that the consumer has not given back, as last seen.
+    /// Slots that the consumer has not given back; reads its index anew.
     [[nodiscard]] std::uint64_t unreleased() noexcept {
         refresh();
         return tail_ - released_cached_;
     }
-    /// The i-th slot that the consumer has not given back, as last seen; i < unreleased().
+    /// The i-th slot that the consumer had not given back at the last unreleased(); i < unreleased().
     [[nodiscard]] const T& unreleased_slot(std::size_t i) const noexcept {
         return slots_[(released_cached_ + i) & mask_];
     }
-    /// The consumer's index moved backwards or past what was written: the peer cannot be trusted.
+    /// The consumer's index moved backwards or past the written slots: the peer cannot be trusted.
     [[nodiscard]] bool broken() const noexcept { return broken_; }
 
 private:
@@ -255,22 +257,23 @@ private:
         return last;
     }
 
-    /// The slot that was kept aside goes to its place, but for its last word, which is returned.
+    /// Copies the held-back first slot to its place, all but its last word, which is returned.
     std::uint64_t move_first() noexcept {
         constexpr std::size_t kLast = sizeof(T) / sizeof(Word) - 1;
         Word* const to = words_of(at(0));
         const SharedWords from(
-            words_of(first_));  // word by word: a wider load would wait for the smaller stores that made it
+            words_of(first_));  // word by word: a wider load would wait for the smaller stores that made it (D10)
         for (std::size_t i = 0; i < kLast; ++i) {
             to[i] = from[i];
         }
         return from[kLast];
     }
 
-    /// The last word of the slot, and with it all that was written.
+    /// Stores the last word of the slot, which publishes all that was written.
     static void publish(T& slot, std::uint64_t last) noexcept {
         schedule_point(SchedulePoint::publish);
-        // Release, with the acquire in RingConsumer::ready: the bytes of all slots, and the others' laps, before this.
+        // Release, with the acquire in RingConsumer::ready: the bytes of all slots, and the other slots' laps, come
+        // before this.
         __atomic_store_n(ring_detail::last_word(slot), last, __ATOMIC_RELEASE);
     }
 
@@ -282,10 +285,10 @@ private:
         }
         released_cached_ = released;
     }
-    // Not a member function, so that a loop that pushes may keep what this object holds in registers: a store into it
-    // beside each slot would keep other lines from being on their way.
+    // Static, so that a loop that pushes may keep this object's members in registers (D5): a store to the object beside
+    // each slot would delay the fetching of other lines.
     [[nodiscard, gnu::noinline]] static std::uint64_t read_released(const RingHeader* header) noexcept {
-        // Acquire, with the release in RingConsumer::publish: the consumer's reads before our next writes.
+        // Acquire, with the release in RingConsumer::publish: the consumer's reads come before our next writes.
         return header->released.load(std::memory_order_acquire);
     }
 
@@ -299,10 +302,11 @@ private:
     T first_{};                          // the slot at the tail, until commit() writes it
 };
 
+/// The side that reads slots and gives them back. Move-only; one thread at a time.
 template <RingSlot T>
 class RingConsumer {
 public:
-    /// Rings of fewer slots are not answered in: see release_later().
+    /// In rings of fewer slots nothing is answered: see release_later().
     static constexpr std::uint32_t kAnsweredInFrom = 32;
 
     RingConsumer() = default;
@@ -311,7 +315,7 @@ public:
           slots_(reinterpret_cast<T*>(static_cast<std::byte*>(memory) + sizeof(RingHeader))),
           mask_(capacity - 1),
           capacity_log2_(static_cast<unsigned>(std::countr_zero(capacity))),
-          // Lazily, but so that a small ring never waits for slots that are free.
+          // Lazily (D13), but not so that a small ring waits for slots that are free.
           release_batch_(capacity / 8 > 64 ? 64 : (capacity / 8 == 0 ? 1 : capacity / 8)),
           head_(header_->released.load(std::memory_order_relaxed)),
           published_(head_) {}
@@ -332,14 +336,14 @@ public:
 
     [[nodiscard]] std::uint32_t capacity() const noexcept { return static_cast<std::uint32_t>(mask_ + 1); }
 
-    /// True when the i-th slot from the front was published, if those ahead of it were.
+    /// Whether the i-th slot from the front is published, given that all slots ahead of it are.
     [[nodiscard]] bool ready(std::size_t i = 0) const noexcept {
         std::uint64_t last = 0;
         return ready(i, last);
     }
 
-    /// As ready(), by one who will answer in that slot: its line is asked for to be written to. From one who only reads
-    /// it the producer has to fetch it back, too.
+    /// As ready(), for a consumer that will answer in that slot: fetches the line for writing (D16). The producer would
+    /// have to fetch back a line that was only read, too.
     [[nodiscard]] bool ready_to_answer() const noexcept {
         T& slot = slots_[head_ & mask_];
         ring_detail::prefetch_for_write(&slot);
@@ -347,10 +351,10 @@ public:
         return __atomic_load_n(ring_detail::last_word(slot), __ATOMIC_ACQUIRE) >> ring_detail::kLapShift ==
                ring_detail::lap_of(head_, capacity_log2_);
     }
-    /// As ready(), with the slot's last word, which holds the lap and was read once.
+    /// As ready(); `last` gets the slot's last word, which holds the lap and is read only once.
     [[nodiscard]] bool ready(std::size_t i, std::uint64_t& last) const noexcept { return front().ready(i, last); }
 
-    /// Slots that lie beside each other, for a loop that gives none back.
+    /// Slots that lie beside each other, for a loop that gives no slots back.
     class Run {
     public:
         Run(const T* slots, std::size_t size, std::uint8_t lap) noexcept : slots_(slots), size_(size), lap_(lap) {}
@@ -373,8 +377,8 @@ public:
         std::uint64_t lap_;
     };
 
-    /// The slots at the front as they are now, for a loop that gives none back: by values, which a compiler keeps in
-    /// registers whatever is written meanwhile.
+    /// The front of the ring, for a loop that gives no slots back. It is a copy of values, which a compiler can keep in
+    /// registers whatever the loop writes.
     class Front {
     public:
         explicit Front(const RingConsumer& ring) noexcept
@@ -386,7 +390,7 @@ public:
             last = __atomic_load_n(ring_detail::last_word(slots_[index & mask_]), __ATOMIC_ACQUIRE);
             return last >> ring_detail::kLapShift == ring_detail::lap_of(index, capacity_log2_);
         }
-        /// The slots from the i-th on, up to the end of the ring's memory: of these all that are ready have one lap.
+        /// The slots from the i-th on, up to the end of the ring's memory. All ready ones among them have one lap.
         [[nodiscard]] Run run(std::size_t i) const noexcept {
             const std::uint64_t index = head_ + i;
             return Run(&slots_[index & mask_], static_cast<std::size_t>(mask_ + 1 - (index & mask_)),
@@ -424,18 +428,18 @@ public:
         return slots_[(head_ + i) & mask_];
     }
 
-    /// A copy of the i-th ready slot. Each byte was read once, whatever a hostile producer does meanwhile: what
-    /// is checked in the copy is what is used.
+    /// A copy of the i-th ready slot. Each byte is read once, so a hostile producer cannot change it between a check
+    /// and its use.
     [[nodiscard, gnu::always_inline]] T copy(std::size_t i) const noexcept {
         schedule_point(SchedulePoint::take);
         T value;
         std::memcpy(static_cast<void*>(&value), &slots_[(head_ + i) & mask_], sizeof(T));
-        // For all that the compiler knows this changes the copy, so it cannot go back to the slot for a field.
+        // The compiler must assume that this changes the copy, so it cannot read a field from the slot again.
         asm volatile("" : "+m"(value));
         return value;
     }
 
-    /// The i-th ready slot by its words, for who does not need them all.
+    /// The i-th ready slot by its words, for a caller that does not need them all.
     [[nodiscard]] SharedWords words(std::size_t i) const noexcept { return front().words(i); }
 
     /// Gives back the first n slots. The producer learns of it in batches, or by publish().
@@ -446,8 +450,8 @@ public:
         }
     }
 
-    /// As release(), where what was given back is to be answered in: the producer is told later, though not of more
-    /// than a quarter of the ring. A small ring has no slots to spare, and tells at once.
+    /// As release(), for slots that may still be answered in: the producer is told later, but at most a quarter of the
+    /// ring is held back. A small ring has no slots to spare: there the producer is told at once.
     void release_later(std::size_t n) noexcept {
         head_ += n;
         if (head_ - published_ >= 2 * release_batch_ || capacity() < kAnsweredInFrom) {
@@ -455,27 +459,28 @@ public:
         }
     }
 
-    /// Whether the slot of that index was given back and the producer does not know yet.
+    /// Whether the slot of that index was given back and the producer has not been told yet.
     [[nodiscard]] bool holds(std::uint64_t index) const noexcept { return index - published_ < head_ - published_; }
 
-    /// Asks for the next `n` slots' lines, which have likely been written: one that has not goes to and fro once more.
+    /// Fetches the lines of the next `n` slots (D3). Most should be written already: the line of a slot that is not
+    /// makes one more round trip.
     void prefetch_next(std::size_t n) const noexcept {
         constexpr std::size_t kPerLine = kCacheLine / sizeof(T);
         for (std::size_t i = kPerLine; i < n; i += kPerLine) {
             __builtin_prefetch(&slots_[(head_ + i) & mask_]);
         }
     }
-    /// Asks for the line of a slot that is to be answered in.
+    /// Fetches the line of a slot for an answer.
     void prefetch(std::uint64_t index) const noexcept { ring_detail::prefetch_for_write(&slots_[index & mask_]); }
 
-    /// Puts `value` in place of the slot's word `at`, and then sets `bits`, which the producer looks for, in its last
-    /// word. Only of a slot that it holds().
+    /// Answers in a slot (D50): stores `value` as the slot's word `at`, and then sets `bits`, which the producer looks
+    /// for, in its last word. Only for a slot that it holds().
     void answer(std::uint64_t index, std::size_t at, std::uint64_t value, std::uint64_t bits) noexcept {
         T& slot = slots_[index & mask_];
         schedule_point(SchedulePoint::publish);
         __atomic_store_n(words_of(slot) + at, value, __ATOMIC_RELAXED);
-        // Relaxed, and nobody else's: the producer wrote it before it was seen here, and will not again before it is
-        // told.
+        // Relaxed: nobody else writes it now. The producer wrote it before this side saw it, and writes it again only
+        // after it is told.
         const std::uint64_t last = __atomic_load_n(ring_detail::last_word(slot), __ATOMIC_RELAXED);
         // Release, with the acquire in RingProducer::answered.
         __atomic_store_n(ring_detail::last_word(slot), last | bits, __ATOMIC_RELEASE);
@@ -486,14 +491,14 @@ public:
         if (unpublished()) {
             schedule_point(SchedulePoint::release);
             published_ = head_;
-            // Release, with the acquire in RingProducer::refresh: our reads and answers before its next writes.
+            // Release, with the acquire in RingProducer::refresh: our reads and answers come before its next writes.
             header_->released.store(head_, std::memory_order_release);
         }
     }
 
     [[nodiscard]] bool unpublished() const noexcept { return published_ != head_; }
     [[nodiscard]] std::uint64_t released() const noexcept { return head_; }
-    /// What the producer can know of.
+    /// Slots that the producer has been told of.
     [[nodiscard]] std::uint64_t published() const noexcept { return published_; }
 
 private:

@@ -1,5 +1,5 @@
-// Records as words of eight bytes: how a slot of a ring is written in few stores, and read from memory that another
-// process may change meanwhile.
+// Records as words of eight bytes: to write a slot of a ring in few stores (D5), and to read memory that another
+// process may change at any time.
 //
 // Thread safety: as said of each.
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace pollcore {
 
-/// A word of a record of whatever type.
+/// A word of a record of any type.
 using Word [[gnu::may_alias]] = std::uint64_t;
 static_assert(std::endian::native == std::endian::little, "the last byte of a record is the highest of its last word");
 
@@ -20,8 +20,8 @@ template <class T>
     return reinterpret_cast<Word*>(&record);
 }
 
-/// A record whose words are read when they are asked for, each time anew (relaxed): another may write them meanwhile,
-/// so a word that was checked is the word that is used, and not asked for again.
+/// A record that another thread or process may be writing. Each access reads the word anew (relaxed). So read a word
+/// once, and use the copy that was checked.
 class SharedWords {
 public:
     explicit SharedWords(const Word* first) noexcept : first_(first) {}

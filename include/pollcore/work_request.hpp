@@ -1,7 +1,7 @@
 // The work request: one 64-byte line that an application writes into its submission ring.
 //
 // The layout crosses processes and compilers: plain data, little endian, no padding. The last byte of
-// every line belongs to the ring. More SGEs than one, or an inline payload of more than kOwnPayload bytes, follow in
+// every line belongs to the ring. Further SGEs, or an inline payload of more than kOwnPayload bytes, follow in
 // continuation slots of the same reservation (Session writes them).
 #pragma once
 
@@ -26,10 +26,10 @@ enum class Opcode : std::uint8_t {
     atomic_fetch_and_add = 6,
     local_inv = 7,      ///< ends the binding of a type 2 window
     bind_mw = 8,        ///< binds a memory window; see WindowBind
-    send_with_inv = 9,  ///< a send that ends the binding of a window of the peer's
+    send_with_inv = 9,  ///< a send that also ends the binding of a window of the peer
     recv = 128,         ///< a receive (ibv_post_recv(3))
-    srq_recv = 129,     ///< a receive of a shared receive queue (ibv_post_srq_recv(3)): WorkRequest::srq names it
-    release = 130,      ///< gives buffers back to a receive pool: see ReleaseRequest. Session::release submits it
+    srq_recv = 129,  ///< a receive of a shared receive queue (ibv_post_srq_recv(3)), which WorkRequest::srq names (D20)
+    release = 130,   ///< gives buffers back to a receive pool: see ReleaseRequest. Session::release submits it
 };
 
 [[nodiscard]] constexpr bool is_recv(Opcode opcode) noexcept {
@@ -38,11 +38,11 @@ enum class Opcode : std::uint8_t {
 [[nodiscard]] constexpr bool has_imm(Opcode opcode) noexcept {
     return opcode == Opcode::send_with_imm || opcode == Opcode::rdma_write_with_imm;
 }
-/// What fills a receive with its bytes.
+/// Whether the request's bytes fill a receive of the peer.
 [[nodiscard]] constexpr bool is_send(Opcode opcode) noexcept {
     return opcode == Opcode::send || opcode == Opcode::send_with_imm || opcode == Opcode::send_with_inv;
 }
-/// What takes a receive of the peer's (ibv_post_send(3)).
+/// Whether the request takes a receive of the peer (ibv_post_send(3)).
 [[nodiscard]] constexpr bool takes_receive(Opcode opcode) noexcept {
     return is_send(opcode) || opcode == Opcode::rdma_write_with_imm;
 }
@@ -55,23 +55,23 @@ using OpcodeMask = std::uint16_t;
 [[nodiscard]] constexpr OpcodeMask opcode_bit(Opcode opcode) noexcept {
     return static_cast<OpcodeMask>(1u << static_cast<unsigned>(opcode));
 }
-/// Whatever byte `opcode` is.
+/// Whether the mask has `opcode`, which may be any byte.
 [[nodiscard]] constexpr bool allows(OpcodeMask opcodes, Opcode opcode) noexcept {
     const auto value = static_cast<unsigned>(opcode);
     return value < 16 && (opcodes >> value & 1) != 0;
 }
-/// What may carry its payload inline.
+/// Opcodes that may carry their payload inline.
 inline constexpr OpcodeMask kInlineOpcodes = opcode_bit(Opcode::send) | opcode_bit(Opcode::send_with_imm) |
                                              opcode_bit(Opcode::rdma_write) | opcode_bit(Opcode::rdma_write_with_imm) |
                                              opcode_bit(Opcode::send_with_inv);
-/// What concerns keys only: no SGE, nothing on the wire.
+/// Whether the request concerns keys only: it has no SGE, and sends nothing.
 [[nodiscard]] constexpr bool is_local(Opcode opcode) noexcept {
     return opcode == Opcode::local_inv || opcode == Opcode::bind_mw;
 }
 
 /// Bits of WorkRequest::flags. The first four are those of `enum ibv_send_flags`.
 enum SendFlag : std::uint8_t {
-    kFence = 1 << 0,      ///< wait for the reads and atomics before (IBV_SEND_FENCE)
+    kFence = 1 << 0,      ///< wait for earlier reads and atomics (IBV_SEND_FENCE)
     kSignaled = 1 << 1,   ///< a success makes a completion; without it only a failure does
     kSolicited = 1 << 2,  ///< a solicited event at the receiver (IBV_SEND_SOLICITED)
     kInline = 1 << 3,     ///< set by Session::try_submit_inline, never by the caller
@@ -84,10 +84,10 @@ struct Sge {
     std::uint32_t lkey = 0;
 };
 
-/// Where a datagram goes, with WorkRequest::remote_qkey.
+/// The destination of a datagram, together with WorkRequest::remote_qkey.
 struct UdDestination {
     UdDestination() = default;
-    /// `handle` is the way there, from AddressHandle::handle(); `qpn` the queue pair's number there.
+    /// `handle`: from AddressHandle::handle(). `qpn`: the number of the queue pair at the destination.
     constexpr UdDestination(AhHandle handle, std::uint32_t qpn) noexcept
         : ah_index(handle.index), ah_generation(handle.generation), remote_qpn(qpn) {}
     [[nodiscard]] constexpr AhHandle ah() const noexcept { return {ah_index, ah_generation}; }
@@ -106,9 +106,9 @@ enum WindowAccess : std::uint32_t {
 };
 inline constexpr std::uint32_t kWindowAccessKnown = kWindowWrite | kWindowRead | kWindowAtomic | kWindowZeroBased;
 
-/// The operands of a bind, beside remote_addr, where the window begins, and bind_access. The window and the region are
-/// of the queue pair's protection domain. A type 2 window must not be bound, and is not empty; a type 1 window may
-/// move, and an empty bind closes it.
+/// The operands of a bind (D24), beside WorkRequest::bind_access, and remote_addr, where the window begins. Window and
+/// region must be of the queue pair's protection domain. A type 2 window must not be bound already, and must not be
+/// empty. A type 1 window may be bound already: then it moves, and an empty bind closes it.
 struct WindowBind {
     WindowBind() = default;
     constexpr WindowBind(MwHandle window, MrHandle region, std::uint64_t bytes) noexcept
@@ -128,15 +128,16 @@ struct WindowBind {
 };
 static_assert(sizeof(WindowBind) == sizeof(Sge));
 
-/// The key that a bind gives a window whose key is `rkey` (ibv_inc_rkey(3)): for type 1 the device does so, for type 2
-/// any other lowest byte will do as well.
+/// The key that a bind gives a window whose key is `rkey` (ibv_inc_rkey(3)). For type 1 the device chooses it; for type
+/// 2 the program may choose any other lowest byte as well.
 [[nodiscard]] constexpr std::uint32_t next_rkey(std::uint32_t rkey) noexcept {
     return (rkey & ~0xffu) | ((rkey + 1) & 0xffu);
 }
 
 /// One work request. Fields that an opcode does not use are ignored.
 struct alignas(kCacheLine) WorkRequest {
-    /// Inline bytes that stand in the request's own line, in place of `swap` and `sge.addr`, which nothing inline uses.
+    /// Inline bytes that fit into the request's own line (D2). They take the place of `swap` and `sge.addr`, which no
+    /// inline request uses.
     static constexpr std::uint32_t kOwnPayload = 16;
 
     std::uint64_t tag = 0;   ///< the application's own, comes back in Completion::tag
@@ -148,7 +149,7 @@ struct alignas(kCacheLine) WorkRequest {
     union {
         std::uint64_t remote_addr = 0;  ///< RDMA and atomics: address at the peer; bind_mw: where the window begins
         UdDestination ud;               ///< on a UD queue pair
-        std::uint64_t payload_sum;      ///< sends into a write ring; the library's
+        std::uint64_t payload_sum;      ///< internal: sends into a write ring
     };
     union {
         std::uint64_t compare_add = 0;  ///< atomics: compare value, or the addend
@@ -158,20 +159,20 @@ struct alignas(kCacheLine) WorkRequest {
     };
     union {
         /// RDMA and atomics: key of the peer's memory region or window. Sends that the peer may read by rendezvous: the
-        /// remote key of the memory that `sge` names. Binding type 2: the new key, whose lowest byte counts; the others
-        /// stay the window's.
+        /// remote key of the memory that `sge` names. Binds of a type 2 window: the new key, of which only the lowest
+        /// byte counts.
         std::uint32_t rkey = 0;
         std::uint32_t remote_qkey;  ///< on a UD queue pair: must be the destination's (ibv_post_send(3))
     };
-    std::uint32_t submitted_at = 0;  ///< low half of a sampled clock, for stage latency; the library's: leave it 0
+    std::uint32_t submitted_at = 0;  ///< internal: low half of a sampled clock, for stage latency. Leave it 0
     union {
         QpHandle qp{};            ///< the queue pair
         PlainHandle<SrqTag> srq;  ///< srq_recv: the shared receive queue
     };
     Opcode opcode = Opcode::send;
     std::uint8_t flags = 0;     ///< SendFlag bits
-    std::uint8_t num_sge = 0;   ///< SGEs; with kInline unused, and sge.length counts the bytes
-    std::uint8_t ring_lap = 0;  ///< the ring's
+    std::uint8_t num_sge = 0;   ///< number of SGEs; unused with kInline, where sge.length counts the bytes
+    std::uint8_t ring_lap = 0;  ///< internal: written by the ring
 };
 
 static_assert(std::is_trivially_copyable_v<WorkRequest> && std::is_standard_layout_v<WorkRequest>);
@@ -186,7 +187,7 @@ static_assert(offsetof(WorkRequest, qp) == 56 && offsetof(WorkRequest, srq) == 5
 static_assert(offsetof(WorkRequest, opcode) == 60);
 static_assert(offsetof(WorkRequest, ring_lap) == 63);
 
-/// A continuation slot: what did not fit into the WorkRequest's own line.
+/// A continuation slot: SGEs or inline bytes that do not fit into the WorkRequest's own line.
 struct alignas(kCacheLine) WorkRequestContinuation {
     static constexpr std::size_t kPayload = 56;
     static constexpr std::size_t kSges = kPayload / sizeof(Sge);
@@ -198,12 +199,11 @@ struct alignas(kCacheLine) WorkRequestContinuation {
 static_assert(sizeof(WorkRequestContinuation) == sizeof(WorkRequest));
 static_assert(WorkRequestContinuation::kSges == 3);
 
-/// Buffers of a receive pool that the application has done with, in a slot of the submission ring. It makes no
-/// completion.
+/// Gives buffers of a receive pool back, in a slot of the submission ring. It has no completion.
 struct alignas(kCacheLine) ReleaseRequest {
     static constexpr std::size_t kBuffers = 13;
 
-    std::array<std::uint32_t, kBuffers> buffers{};  ///< the first `count`
+    std::array<std::uint32_t, kBuffers> buffers{};  ///< the first `count` are valid
     std::uint32_t count = 0;
     PoolHandle pool{};
     Opcode opcode = Opcode::release;
@@ -223,7 +223,7 @@ static_assert(offsetof(ReleaseRequest, zero) == offsetof(WorkRequest, flags));
     constexpr auto per_slot = static_cast<std::uint32_t>(WorkRequestContinuation::kPayload);
     return length <= WorkRequest::kOwnPayload ? 1 : 1 + (length + per_slot - 1) / per_slot;
 }
-/// The same for a request that stands in a ring. Bounded, whatever it says.
+/// Slots that a request in a ring takes. Bounded, whatever the request says.
 [[nodiscard]] constexpr std::uint32_t slots_of(const WorkRequest& request) noexcept {
     if ((request.flags & kInline) != 0 && !is_recv(request.opcode)) {
         return slots_for_inline(request.sge.length < kInlineMax ? request.sge.length : kInlineMax);

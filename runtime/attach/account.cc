@@ -16,36 +16,36 @@ namespace {
 
 struct LimitName {
     const char* what;
-    const char* key;       // of [attach]: of one process
-    const char* user_key;  // of one user
+    const char* key;       // what sets the limit of one process
+    const char* user_key;  // what sets the limit of one user
 };
 constexpr std::array<LimitName, kThings> kLimitNames{{
-    {"attached processes", "clients_max", "user_clients_max"},
-    {"sessions", "sessions_max", "user_sessions_max"},
-    {"queue pairs", "queue_pairs_max", "user_queue_pairs_max"},
-    {"shared receive queues", "queue_pairs_max", "user_shared_receive_queues_max"},
-    {"receive pools", "64 is the most", "user_receive_pools_max"},
-    {"listeners", "64 is the most", "user_listeners_max"},
-    {"work requests outstanding", "work_requests_max", ""},
-    {"bytes of registered memory and rings", "registered_max", "user_registered_max"},
+    {"attached processes", "attach.clients_max", "attach.user_clients_max"},
+    {"sessions", "attach.sessions_max", "attach.user_sessions_max"},
+    {"queue pairs", "attach.queue_pairs_max", "attach.user_queue_pairs_max"},
+    {"shared receive queues", "attach.queue_pairs_max", "attach.user_shared_receive_queues_max"},
+    {"receive pools", "64 is the most", "attach.user_receive_pools_max"},
+    {"listeners", "64 is the most", "attach.user_listeners_max"},
+    {"work requests outstanding", "attach.work_requests_max", ""},
+    {"bytes of registered memory and rings", "attach.registered_max", "attach.user_registered_max"},
     {"bytes being unmapped", "", ""},
-    {"bytes registered in all, parts of memory included", "registered_max, four times", ""},
-    {"memory regions", "4096 is the most", "user_objects_max"},
-    {"memory windows", "4096 is the most", "user_objects_max"},
-    {"address handles", "4096 is the most", "user_objects_max"},
-    {"protection domains", "4096 is the most", "user_objects_max"},
+    {"bytes registered in all, parts of memory included", "four times attach.registered_max", ""},
+    {"memory regions", "4096 is the most", "attach.user_objects_max"},
+    {"memory windows", "4096 is the most", "attach.user_objects_max"},
+    {"address handles", "4096 is the most", "attach.user_objects_max"},
+    {"protection domains", "4096 is the most", "attach.user_objects_max"},
 }};
 
 constexpr std::uint64_t kUnbounded = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint64_t kListenersOfOne = 64;
-// The kernel keeps a list of pages for each registration, so that many of the same memory cost, too.
+// The kernel keeps a list of pages for each registration, so many registrations of one memory cost, too.
 constexpr std::uint64_t kRegistrationsOfMemory = 4;
 
 constexpr std::uint64_t times(std::uint64_t factor, std::uint64_t value) noexcept {
     return value > kUnbounded / factor ? kUnbounded : factor * value;
 }
 
-// What one user may have unless the configuration says otherwise.
+// One user's limit unless the configuration says otherwise: half of the whole.
 constexpr std::uint64_t share_of(std::uint64_t whole) noexcept {
     return std::max<std::uint64_t>(whole / 2, 1);
 }
@@ -134,11 +134,10 @@ void Account::count(Thing thing, std::uint64_t amount) {
     do {
         if (amount > most || now > most - amount) {
             const LimitName& name = kLimitNames[index_of(thing)];
-            throw Error(
-                EDQUOT,
-                fmt::format("{} {} has {} {}, and {} more would be more than the {} that it may have (attach.{})",
-                            user_ == nullptr ? "user" : "this process of user", uid_, now, name.what, amount, most,
-                            user_ == nullptr ? name.user_key : name.key));
+            throw Error(EDQUOT,
+                        fmt::format("{} {} has {} {}, and {} more would be more than the {} that it may have ({})",
+                                    user_ == nullptr ? "user" : "this process of user", uid_, now, name.what, amount,
+                                    most, user_ == nullptr ? name.user_key : name.key));
         }
     } while (!has.compare_exchange_weak(now, now + amount, std::memory_order_relaxed));
 }

@@ -1,4 +1,4 @@
-// What an attached process, and all processes of one user together, have of the things that are bounded.
+// Counts and limits of each bounded thing, for one attached process and for all processes of one user together.
 //
 // Thread safety: any thread.
 #pragma once
@@ -16,16 +16,16 @@
 namespace pollcore {
 
 enum class Thing : std::uint8_t {
-    process,  ///< that is attached, or on its way in or out
+    process,  ///< attached, or on its way in or out
     session,
     queue_pair,
     shared_receive_queue,
     receive_pool,
     listener,
-    work_request,  ///< that queues have room for
-    byte,          ///< of registered memory and of rings
-    leaving_byte,  ///< of these, which nobody has any more, and which are being unmapped
-    pinned_byte,   ///< of each registration, of which several may be of one memory
+    work_request,  ///< room for one, in a queue of the process
+    byte,          ///< registered memory and rings
+    leaving_byte,  ///< registered memory and rings that nobody uses any more, being unmapped
+    pinned_byte,   ///< counted once for each registration: several may cover the same memory
     memory_region,
     memory_window,
     address_handle,
@@ -36,12 +36,12 @@ inline constexpr std::size_t kThings = 14;
     return static_cast<std::size_t>(thing);
 }
 
-/// Receive pools of one process, each of which has counters that it may see.
+/// Receive pools of one process. Each has counters that the process may read.
 inline constexpr std::uint32_t kPoolsOfOne = 64;
-/// Memory regions of one process; and windows, address handles, protection domains.
+/// One process's limit for each of memory regions, memory windows, address handles and protection domains.
 inline constexpr std::uint32_t kObjectsOfOne = 4096;
 
-/// How many there may be of each.
+/// The limit of each Thing.
 using Limits = std::array<std::uint64_t, kThings>;
 [[nodiscard]] Limits process_limits(const AttachConfig& config);
 /// `queue_pairs`: of the whole runtime.
@@ -49,7 +49,7 @@ using Limits = std::array<std::uint64_t, kThings>;
 
 class Account : public std::enable_shared_from_this<Account> {
 public:
-    /// Gives back what it stands for when it goes.
+    /// A taken amount; the destructor gives it back.
     class Held {
     public:
         Held() noexcept = default;
@@ -80,12 +80,12 @@ public:
 
     /// Makes the account of a user.
     Account(std::uint32_t uid, const Limits& limits);
-    /// Makes the account of a process. What it takes counts in the user's account, too, and so does the process. Throws
-    /// Error(EDQUOT) when the user has as many processes as he may.
+    /// Makes the account of a process. The process, and all that it takes, count in the user's account, too. Throws
+    /// Error(EDQUOT) when the user has as many processes as allowed.
     Account(std::shared_ptr<Account> user, const Limits& limits);
 
     [[nodiscard]] std::uint32_t uid() const noexcept { return uid_; }
-    /// From here on more than this is refused; what is held stays.
+    /// Applies to every later take(); amounts that are held already stay.
     void set_limits(const Limits& limits) noexcept;
     [[nodiscard]] std::uint64_t has(Thing thing) const noexcept {
         return has_[index_of(thing)].load(std::memory_order_relaxed);
@@ -93,7 +93,7 @@ public:
     [[nodiscard]] std::uint64_t may_have(Thing thing) const noexcept {
         return most_[index_of(thing)].load(std::memory_order_relaxed);
     }
-    /// Throws Error(EDQUOT) which says whose limit it is, and the key of the configuration.
+    /// Throws Error(EDQUOT), which names the owner of the limit and the key of the configuration.
     [[nodiscard]] Held take(Thing thing, std::uint64_t amount = 1);
 
 private:
@@ -101,11 +101,11 @@ private:
     void count(Thing thing, std::uint64_t amount);
     void give_back(Thing thing, std::uint64_t amount) noexcept;
 
-    const std::shared_ptr<Account> user_;  // nothing: this is one
+    const std::shared_ptr<Account> user_;  // null: this account is a user's
     const std::uint32_t uid_;
     Counts has_{};
     Counts most_{};
-    Held place_;  // of a process, among the user's
+    Held place_;  // a process's account: its place among the user's processes
 };
 
 }  // namespace pollcore

@@ -42,7 +42,7 @@ inline std::vector<std::byte> unpacked(const wire::PrivateData& data) {
     return {data.bytes.begin(), data.bytes.begin() + data.size};
 }
 
-// A bool of which another process has written the byte may be looked at only when that is 0 or 1.
+// Another process has written the byte of this bool, which may be read as a bool only if it is 0 or 1.
 inline bool is_bool(const bool& value) noexcept {
     unsigned char byte = 0;
     std::memcpy(&byte, &value, 1);
@@ -65,12 +65,12 @@ inline bool are_bools(const wire::RegisterMemory& asked) noexcept {
            is_bool(access.remote_atomic) && is_bool(access.window_bind) && is_bool(access.relaxed_ordering);
 }
 
-// A worker has no room for one more command at the moment.
+// True when a worker has no room for one more command at the moment.
 inline bool is_for_later(const std::exception& error) noexcept {
     return dynamic_cast<const NoRoomForCommand*>(&error) != nullptr;
 }
 
-// What one of them cannot do must not keep the others from ending.
+// A failure to end one thing must not keep the others from ending.
 template <class F>
 void AttachedClient::attempt(const char* what, F&& step) noexcept {
     try {
@@ -91,7 +91,7 @@ template <class Body>
 void AttachedClient::reply(ReplyNode&& node, std::uint64_t id, const typename Body::Answered& body,
                            std::vector<UniqueFd> descriptors) noexcept {
     using Answered = typename Body::Answered;
-    // What lies between members would be a part of this process's memory.
+    // Padding between members would send bytes of this process's memory.
     static_assert(std::has_unique_object_representations_v<Answered> || std::is_same_v<Answered, QpInfo>);
     const wire::Answer<Answered> answered{{.kind = Body::kKind, .id = id}, {}, body};
     static_assert(sizeof(answered) == sizeof(wire::Header) + sizeof(wire::Outcome) + sizeof(Answered));
@@ -159,7 +159,7 @@ bool AttachedClient::answer(const wire::Packet& packet, Handed& handed) {
             }
         }
     } catch (const std::exception& error) {
-        // Before the process hears of it: its next request may need these bytes.
+        // Given back before the process hears of the refusal: its next request may need these bytes.
         handed = {};
         refuse<Body>(std::move(node), id, error);
     }

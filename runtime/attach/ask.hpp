@@ -1,4 +1,4 @@
-// How AttachedState asks.
+// How AttachedState sends a request and waits for its answer.
 #pragma once
 
 #include <algorithm>
@@ -13,27 +13,27 @@ namespace pollcore {
 template <class Body>
 typename Body::Answered AttachedState::ask(const Body& body, std::span<const int> descriptors,
                                            std::vector<UniqueFd>* back) {
-    // No gap at the end, which every other program that speaks this would have to know of.
+    // No padding at the end: every other program that speaks this protocol would have to know of it.
     static_assert(wire::Plain<Body> && sizeof(wire::Request<Body>) == sizeof(wire::Header) + sizeof(Body));
     const std::uint64_t id = next_id();
     const wire::Request<Body> request{{.kind = Body::kKind, .id = id}, body};
-    constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24);  // no sum of these leaves the clock's range
+    constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24);  // keeps their sum within the clock's range
     auto within =
         std::min(answer_within_, kLongest) + std::min(std::chrono::milliseconds(attached_.drain_ms), kLongest);
     if constexpr (requires { body.timeout_ms; }) {
-        within += std::chrono::milliseconds(body.timeout_ms);  // that the daemon may wait for others
+        within += std::chrono::milliseconds(body.timeout_ms);  // the daemon may wait for a peer that long
     }
     wire::Packet packet = exchange(id, std::as_bytes(std::span(&request, 1)), descriptors, within);
     wire::Answer<typename Body::Answered> answer;
     if (packet.header().magic != wire::kMagic || packet.header().version != wire::kVersion || !packet.read(answer)) {
-        throw Error(EPROTO, "the daemon answers in another way than this library asks: both must be of one version");
+        throw Error(EPROTO, "the daemon's answer does not fit the request: daemon and library must have one version");
     }
     if (answer.outcome.error != 0) {
         throw Error(answer.outcome.error, answer.outcome.text.string());
     }
     if (packet.descriptors_lost) {
         if constexpr (std::is_same_v<Body, wire::OpenSession>) {
-            tell(wire::CloseSession{.id = answer.body.id});  // nobody could wake it
+            tell(wire::CloseSession{.id = answer.body.id});  // without the descriptors nobody can wake a sleeping side
         }
         throw Error(EMFILE, "the daemon has answered, and this process has no descriptors left for what came along");
     }

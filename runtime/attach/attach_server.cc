@@ -33,7 +33,7 @@ AttachServer::AttachServer(Runtime& runtime, const AttachConfig& config)
 
 AttachServer::~AttachServer() {
     if (server_->runtime.is_forked()) {
-        (void)server_.release();  // its threads are not here
+        (void)server_.release();  // a forked child has none of its threads
         return;
     }
     try {

@@ -1,4 +1,4 @@
-// What an attached process asks, call by call.
+// The calls of an attached process: each asks the daemon.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ std::uint32_t milliseconds(std::chrono::milliseconds timeout) noexcept {
     return static_cast<std::uint32_t>(std::clamp<std::chrono::milliseconds::rep>(timeout.count(), 0, UINT32_MAX));
 }
 
-// A device's region begins and ends where its memory does.
+// wire::Incoming::id when no connection request came within the time.
 constexpr std::size_t kNone = 0;
 
 }  // namespace
@@ -122,7 +122,7 @@ bool AttachedState::close_qp(QpHandle handle) {
         return ask(wire::CloseQp{.handle = handle}).drained != 0;
     } catch (const Error&) {
         if (lost()) {
-            return true;  // it has ended with the daemon
+            return true;  // the queue pair has ended with the daemon
         }
         throw;
     }
@@ -242,7 +242,7 @@ RegionInfo AttachedState::add_region(const wire::RegisterMemory& request, std::s
 }
 
 RegionInfo AttachedState::allocate(std::size_t bytes, Access access, const std::string& device, PdId pd) {
-    if (bytes > attached_.registered_max) {  // before its pages are taken
+    if (bytes > attached_.registered_max) {  // refused before any page is touched
         throw Error(EDQUOT, std::to_string(bytes) + " bytes of memory: an attached process may have " +
                                 std::to_string(attached_.registered_max) + " registered (attach.registered_max)");
     }

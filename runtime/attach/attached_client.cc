@@ -1,6 +1,6 @@
-// An attached process at the daemon: its messages, and what it waits for, such as connections. What is answered at once
-// is in attached_requests.cc, what may take long in the kernel in attached_errands.cc, and what ends in
-// attached_ends.cc.
+// The daemon's side of one attached process: its messages, and requests that wait for something, such as a connection.
+// Requests that are answered at once are in attached_requests.cc, those that may take long in the kernel in
+// attached_errands.cc, and those that end something in attached_ends.cc.
 #include "attach/attached_client.hpp"
 
 #include <algorithm>
@@ -19,10 +19,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How soon what the worker or the network will have done is looked at again.
+// How soon turn() looks again at something that a worker or the network has to do first.
 constexpr auto kSoon = 200us;
 
-// That one process has taken from its listeners and not answered.
+// Connection requests that one process may hold unanswered.
 constexpr std::size_t kRequestsInHandMax = 64;
 
 }  // namespace
@@ -55,7 +55,7 @@ AttachedClient::~AttachedClient() {
 AttachedClient::Taken AttachedClient::take(const wire::Packet& packet, Handed handed) {
     const wire::Header header = packet.header();
     if (ending_) {
-        return Taken::yes;  // its answers would come too late
+        return Taken::yes;  // an answer would come too late
     }
     if (packet.truncated || header.magic != wire::kMagic || header.id == 0) {
         return Taken::not_ours;
@@ -126,8 +126,8 @@ void AttachedClient::log_refusals() {
         slots += runtime_.submissions_refused(id);
     }
     if (slots > slots_refused_) {
-        log_warning("client {} ({}): its workers refused {} submissions that a session does not let through", number_,
-                    who_, slots - slots_refused_);
+        log_warning("client {} ({}): its workers refused {} submissions that its own session should have refused",
+                    number_, who_, slots - slots_refused_);
     }
     slots_refused_ = slots;
     if (requests_refused_ != 0) {
@@ -171,14 +171,14 @@ wire::Outcome AttachedClient::refusal(const std::exception& why) noexcept {
     return outcome;
 }
 
-// ---- What takes time ----
+// ---- Requests that take time ----
 
 AttachedClient::Clock::time_point AttachedClient::turn(int& left) {
     const Clock::time_point now = runtime_.platform->now();
     left_in_turn_ = left;
     conclude_errands();
     const bool was_ending = ending_;
-    // Each may begin another, and the end of this process, which drops what it waits for.
+    // Each may add another, or begin the end of this process, which clears later_.
     std::size_t left_to_ask = later_.size();
     for (std::size_t i = 0; i < left_to_ask;) {
         Later asked = std::move(later_[i]);
@@ -212,7 +212,7 @@ AttachedClient::Clock::time_point AttachedClient::turn(int& left) {
     return next;
 }
 
-// A place for one, before there is anything to wait for.
+// A node for attempts_, allocated before the attempt begins (D29).
 AttachedClient::Attempts::node_type AttachedClient::new_attempt() {
     Attempts one{ConnectionKey{}};
     return one.extract(one.begin());

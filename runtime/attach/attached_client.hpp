@@ -1,8 +1,8 @@
-// One attached process, as the daemon's control thread sees it: what it has, what it may, and what it asked for that
-// takes time.
+// One attached process, as the daemon's control thread sees it: its objects, its limits, and its requests that take
+// time.
 //
-// What comes from it is hostile. Each thing that it names must be its own; what it says of sizes is checked by whoever
-// makes the thing. Nothing here waits: what takes time is looked at again in turn().
+// Its messages are hostile. Each object that a message names must be the process's own, and the code that makes an
+// object checks its sizes. Nothing here waits: turn() looks again at requests that take time.
 //
 // Thread safety: the control thread's alone.
 #pragma once
@@ -41,11 +41,11 @@ public:
         std::function<void(std::function<void()>)> elsewhere;
     };
 
-    /// Calls `ways` on the control thread. Throws Error where there is no memory for it.
+    /// Calls `ways` on the control thread. Throws Error when memory is short.
     /// `net_raw`: see Peer.
     AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, bool net_raw,
                    std::shared_ptr<Account> account, Ways ways);
-    /// What has not ended by then ends at once; waits for what is under way elsewhere.
+    /// Ends at once all that has not ended yet. Waits for the errand that is under way.
     ~AttachedClient();
     AttachedClient(const AttachedClient&) = delete;
     AttachedClient& operator=(const AttachedClient&) = delete;
@@ -55,62 +55,66 @@ public:
     enum class Taken {
         yes,
         not_ours,       ///< no message of this library
-        other_version,  ///< its sender is told
+        other_version,  ///< its sender has been told
     };
-    /// Answers now or later. Unless taken, its sender is to be ended.
+    /// Answers now or later. Unless this returns Taken::yes, the caller ends the process.
     [[nodiscard]] Taken take(const wire::Packet& packet, Handed handed);
-    /// Things that end in one turn of all processes together, where calls of others wait for the end of it.
+    /// Things that end in one turn of all processes together: calls of other threads wait for the end of a turn.
     static constexpr int kEndsInTurn = 16;
-    /// What takes time; returns when to look again at the latest. Ends up to `left` things, and takes them off that.
+    /// Goes on with requests that take time. Ends at most `left` things and subtracts their number from it. Returns
+    /// when to call again at the latest.
     [[nodiscard]] Clock::time_point turn(int& left);
-    /// Logs what it was refused since the last time, if anything was: its library would have refused that, too.
+    /// Logs what the process was refused since the last call, if anything: its library would have refused that, too.
     void log_refusals();
-    /// An event of a device; those that concern others are not told.
+    /// Tells the process of a device's event, unless the event concerns another process.
     void tell(const Event& event);
     [[nodiscard]] bool has_session(std::uint32_t id) const noexcept { return sessions_.contains(id); }
 
-    /// Begins to take everything down. `abandoned`: nobody is there to take what is left in its rings. `done` is told
-    /// whether all was drained within the time.
+    /// Begins to take everything down. `abandoned`: nobody reads its rings any more. `done` learns whether all was
+    /// drained within the time.
     void end(std::chrono::milliseconds drain, bool abandoned, std::function<void(bool whole)> done);
-    /// Nobody is there any more, though it had begun to end by its own wish.
+    /// The process is gone, after it had begun to end by its own wish.
     void abandon() noexcept { abandoned_ = true; }
     [[nodiscard]] bool ending() const noexcept { return ending_; }
     [[nodiscard]] bool ended() const noexcept { return ended_; }
-    /// Once it has ended: all that it had in flight was flushed in time.
+    /// After ended(): whether all that it had in flight was flushed in time.
     [[nodiscard]] bool whole() const noexcept { return whole_; }
-    /// What it had asked for and has not begun elsewhere never does.
+    /// Cancels its errands. One that has not begun fails with ESHUTDOWN.
     void cancel_errands() noexcept;
-    /// Before the runtime stops: that, and what is under way elsewhere is waited for.
+    /// Call before the runtime stops: cancels its errands and waits for the one that is under way.
     void runtime_stops() noexcept;
 
 private:
-    // How often it is looked whether there is what only another can bring; whatever comes is told before.
+    // How often turn() is due while requests wait for others only. A connection that arrives causes a turn at once.
     static constexpr std::chrono::seconds kSeldom{1};
 
-    // Looked at until it is over. Returns whether it is, and when to look again.
+    // A request that takes time. turn() calls over() until it returns true; `next` says when a turn is due for it.
     struct Later {
         std::function<bool(Clock::time_point now)> over;
         Clock::time_point next;
     };
     struct OwnRegion {
-        std::shared_ptr<ReceivedMemory> memory;  // of several, if they are parts of one
+        std::shared_ptr<ReceivedMemory> memory;  // shared by regions that are parts of one memory
         std::byte* data = nullptr;
         std::uint64_t length = 0;
         PdId pd = 0;
         Account::Held place;
         Account::Held pinned;
     };
-    // Under way elsewhere, or waiting for that.
+    // A request that the process's own thread carries out, under way or waiting for that.
     struct Errand {
-        PdId pd = 0;                      // it needs this one, if any
-        std::function<bool()> ready;      // first, here, in each turn until it says so; nothing: it is at once
-        std::function<void()> carry_out;  // then elsewhere; nothing: there is nothing to do there
-        // Then here, with what one of them threw. Has what `carry_out` made, and gives it back.
+        PdId pd = 0;  // the protection domain that it needs; 0: none
+        // First: on the control thread, in each turn until it returns true; null: ready at once.
+        std::function<bool()> ready;
+        // Second: on the process's own thread; null: nothing to do there.
+        std::function<void()> carry_out;
+        // Last: on the control thread; `failure` is the exception of `ready` or `carry_out`. Owns what `carry_out`
+        // made, and gives it back.
         std::function<void(std::exception_ptr failure)> conclude;
         bool begun = false;
         std::atomic<bool> cancelled{false};
         std::atomic<bool> over{false};
-        std::exception_ptr failure;  // once that is true
+        std::exception_ptr failure;  // valid once `over` is true
 
         void run() noexcept;
     };
@@ -127,8 +131,8 @@ private:
         Account::Held place;
         Account::Held requests;
         bool busy = false;                     // being closed or reset
-        std::optional<Retirement> retirement;  // then, while it is drained
-        std::set<std::uint32_t> sessions;      // that may post to it
+        std::optional<Retirement> retirement;  // set while it is drained
+        std::set<std::uint32_t> sessions;      // sessions that may post to it
     };
     struct OwnSrq {
         Account::Held place;
@@ -139,31 +143,32 @@ private:
     using Windows = std::map<MwHandle, OwnObject>;
     using Ahs = std::map<AhHandle, OwnObject>;
     using Attempts = std::set<ConnectionKey>;
-    // What work requests may still name. Nothing more can be done with it, and it comes back when its end fails.
+    // A region on its way out, which work requests may still name. The process cannot use it any more, and gets it back
+    // if its end fails.
     struct EndingRegion {
         Regions::node_type own;
         UseSearch search;
         bool unused = false;
-        std::optional<RegionEnd> end;  // then; nothing: it has ended with the runtime
-        int error = ECANCELED;         // of that
+        std::optional<RegionEnd> end;  // set once it is unused; nothing: it has ended with the runtime
+        int error = ECANCELED;         // result of RegionEnd::carry_out()
     };
     struct EndingAh {
         Ahs::node_type own;
         UseSearch search;
-        bool removed = false;  // from the workers
+        bool removed = false;  // its removal from the workers has begun
     };
-    // Queue pairs on their way out, some of them in each turn.
+    // Queue pairs on their way out. Each turn goes on with some of them.
     struct Retirements {
         Clock::time_point deadline;
         std::deque<QpHandle> waiting;
         std::vector<QpHandle> under_way;
-        bool whole = true;  // all was flushed in time
+        bool whole = true;  // all of them were flushed in time
     };
 
     [[nodiscard]] bool answer_by_kind(const wire::Packet& packet, Handed& handed);
     template <class Body>
     [[nodiscard]] bool answer(const wire::Packet& packet, Handed& handed);
-    /// For what the process will be told of this question.
+    /// A node for the answer to a Body, allocated before the request is carried out (D29).
     template <class Body>
     [[nodiscard]] static ReplyNode node_for();
     template <class Body>
@@ -180,7 +185,7 @@ private:
     void later(std::uint64_t id, std::function<std::optional<typename Body::Answered>(Clock::time_point now)> turn,
                std::chrono::milliseconds within);
 
-    // attached_requests.cc: what is answered at once returns its answer.
+    // attached_requests.cc: requests that are answered at once. Each returns its answer.
     wire::Attached carry_out(const wire::Attach& asked, std::vector<UniqueFd>& back);
     wire::SessionOpened carry_out(const wire::OpenSession& asked, Handed& handed, std::vector<UniqueFd>& back);
     wire::QpNamed carry_out(const wire::CreateQp& asked);
@@ -205,7 +210,7 @@ private:
     wire::DeviceReported carry_out(const wire::AskDevice& asked);
     QpInfo carry_out(const wire::AskQpInfo& asked);
 
-    // And what is not.
+    // Requests that are answered later.
     [[nodiscard]] static Attempts::node_type new_attempt();
     void begin(std::uint64_t id, const wire::Detach& asked);
     void begin(std::uint64_t id, const wire::CloseSession& asked);
@@ -245,7 +250,7 @@ private:
     void require_session(std::uint32_t id) const;
     OwnQp& require_qp(QpHandle handle);
     void drop_session(std::uint32_t id);
-    // attached_ends.cc: each does a part of it, and returns whether that was the last.
+    // attached_ends.cc: functions that return bool do a part of the work, and return true after the last part.
     [[nodiscard]] Retirements begin_retiring(const std::vector<QpHandle>& handles, std::chrono::milliseconds within);
     [[nodiscard]] bool retire_some(Retirements& ends) noexcept;
     [[nodiscard]] std::optional<bool> is_drained(QpHandle handle) noexcept;
@@ -269,29 +274,29 @@ private:
     bool whole_ = true;
     int left_in_turn_ = kEndsInTurn;
 
-    std::shared_ptr<SharedMemory> counters_;  // of receive pools
+    std::shared_ptr<SharedMemory> counters_;  // of the receive pools
     std::vector<bool> counters_used_;
     std::map<std::string, PdId> default_pds_;  // by device
     std::map<PdId, Account::Held> pds_;
     std::map<std::uint32_t, std::shared_ptr<ClientShare>> shares_;  // by worker
     std::map<std::uint32_t, Account::Held> sessions_;
-    std::set<std::uint32_t> closing_;  // of these
+    std::set<std::uint32_t> closing_;  // those of sessions_ that are being closed
     std::map<QpHandle, OwnQp> qps_;
     std::map<SrqHandle, OwnSrq> srqs_;
     std::map<PoolHandle, OwnPool> pools_;
     Regions regions_;
-    std::deque<std::shared_ptr<Errand>> errands_;  // the first is under way
+    std::deque<std::shared_ptr<Errand>> errands_;  // the first is under way, the others wait
     Windows windows_;
     Ahs ahs_;
-    std::map<std::pair<std::uint32_t, std::uint64_t>, Account::Held> listeners_;  // of a device
-    std::map<std::pair<std::uint32_t, std::uint64_t>, FlowBlock>
-        requests_;       // that it has neither accepted nor rejected
-    Attempts attempts_;  // whose outcome it waits for
+    std::map<std::pair<std::uint32_t, std::uint64_t>, Account::Held> listeners_;  // by device and number
+    // Connection requests that it has neither accepted nor rejected, by device and number.
+    std::map<std::pair<std::uint32_t, std::uint64_t>, FlowBlock> requests_;
+    Attempts attempts_;  // connection attempts whose outcome it waits for
     std::vector<Later> later_;
-    // Since the last line in the log.
+    // Refusals since the last line in the log.
     std::uint64_t requests_refused_ = 0;
     std::string last_refusal_;
-    std::uint64_t slots_refused_ = 0;  // as of that line
+    std::uint64_t slots_refused_ = 0;  // total when that line was logged
     std::uint64_t slots_refused_of_closed_ = 0;
 };
 

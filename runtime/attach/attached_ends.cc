@@ -1,4 +1,4 @@
-// How what an attached process has ends: queue pairs and sessions by its wish, and all of it with the process.
+// The end of an attached process's objects: queue pairs and sessions at its request, everything with the process.
 #include <algorithm>
 #include <memory>
 #include <type_traits>
@@ -13,7 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Queue pairs of one process that are being drained at a time: each is looked at in each turn.
+// Queue pairs of one process that are drained at the same time. Each turn looks at all of them.
 constexpr std::size_t kRetiringMax = 256;
 
 }  // namespace
@@ -42,7 +42,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseQp& asked) {
 
 void AttachedClient::begin(std::uint64_t id, const wire::ResetQp& asked) {
     OwnQp& own = require_qp(asked.handle);
-    (void)runtime_.info(asked.handle);  // of one that was lost with its device there is none
+    (void)runtime_.info(asked.handle);  // throws for a queue pair that was lost with its device
     own.retirement =
         runtime_.begin_retiring_here(asked.handle, runtime_.platform->now() + runtime_.config.drain_timeout);
     own.busy = true;
@@ -62,7 +62,8 @@ void AttachedClient::begin(std::uint64_t id, const wire::ResetQp& asked) {
         0ms);
 }
 
-// Nothing: not yet, or not in this turn. Else it is busy no longer, and ends or begins again.
+// Returns nothing while the queue pair is drained, or when this turn has ended enough. Otherwise the queue pair is not
+// busy any more, and the caller ends or restarts it.
 std::optional<bool> AttachedClient::is_drained(QpHandle handle) noexcept {
     OwnQp& own = qps_.at(handle);
     if (left_in_turn_ <= 0) {
@@ -86,24 +87,24 @@ std::optional<bool> AttachedClient::is_drained(QpHandle handle) noexcept {
     return drained;
 }
 
-// Its queue pairs first.
+// Retires the session's queue pairs, and then closes the session.
 void AttachedClient::begin(std::uint64_t id, const wire::CloseSession& asked) {
     if (!sessions_.contains(asked.id)) {
-        return reply<wire::CloseSession>(id, {});  // closed before
+        return reply<wire::CloseSession>(id, {});  // it is closed already
     }
     later<wire::CloseSession>(
         id,
         [this, session = asked.id,
          ends = std::optional<Retirements>()](Clock::time_point) mutable -> std::optional<wire::Nothing> {
             if (!sessions_.contains(session)) {
-                return wire::Nothing{};  // asked for twice
+                return wire::Nothing{};  // another request has closed it
             }
             if (!ends) {
                 const std::vector<QpHandle> its = qps_of(session);
                 if (std::any_of(its.begin(), its.end(), [&](QpHandle handle) { return qps_.at(handle).busy; })) {
-                    return std::nullopt;  // being closed or reset, which ends by itself
+                    return std::nullopt;  // wait until it is closed or reset
                 }
-                closing_.insert(session);  // nothing more is made for it
+                closing_.insert(session);  // from here on nothing is made for it
                 ends = begin_retiring(its, runtime_.config.drain_timeout);
             }
             if (!retire_some(*ends)) {
@@ -127,7 +128,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseSession& asked) {
         0ms);
 }
 
-// ---- Its end ----
+// ---- The end of the process ----
 
 AttachedClient::Retirements AttachedClient::begin_retiring(const std::vector<QpHandle>& handles,
                                                            std::chrono::milliseconds within) {
@@ -144,7 +145,7 @@ bool AttachedClient::retire_some(Retirements& ends) noexcept {
         ends.waiting.pop_front();
         OwnQp& own = qps_.at(handle);
         try {
-            if (!own.retirement) {  // else it is being closed or reset
+            if (!own.retirement) {  // otherwise it is being closed or reset already
                 own.retirement = runtime_.begin_retiring_here(handle, ends.deadline);
             }
             ends.under_way.push_back(handle);
@@ -191,7 +192,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::Detach&) {
 void AttachedClient::end(std::chrono::milliseconds drain, bool abandoned, std::function<void(bool whole)> done) {
     ending_ = true;
     abandoned_ = abandoned;
-    later_.clear();  // who waits for these waits no more, or will be told that it has ended
+    later_.clear();  // nobody waits for these any more, or learns that the attachment has ended
     for (const ConnectionKey& key : std::exchange(attempts_, {})) {
         runtime_.drop_attempt_here(key);
     }
@@ -218,7 +219,7 @@ void AttachedClient::end(std::chrono::milliseconds drain, bool abandoned, std::f
                       .next = {}});
 }
 
-// One listener in a turn, with the requests that wait there: these may be many.
+// Ends one listener in a turn, since many requests may wait there, and they end with it.
 bool AttachedClient::stop_listening_at_some() noexcept {
     if (left_in_turn_ > 0 && !listeners_.empty()) {
         left_in_turn_ = 0;
@@ -236,7 +237,7 @@ bool AttachedClient::stop_listening_at_some() noexcept {
 }
 
 bool AttachedClient::close_some() noexcept {
-    // Whether all of them are gone.
+    // Returns whether all of `things` are gone.
     const auto close = [&](auto& things, const char* what, auto&& how) {
         for (; left_in_turn_ > 0 && !things.empty(); --left_in_turn_) {
             const auto one = things.begin();
@@ -248,7 +249,7 @@ bool AttachedClient::close_some() noexcept {
                     return false;
                 }
                 log_error("client {}: {} does not end: {}", number_, what, error.what());
-                // It goes on to count as this user's.
+                // It still counts in this user's account.
                 runtime_.keep_until_end(std::make_shared<std::decay_t<decltype(one->second)>>(std::move(one->second)));
                 things.erase(one);
             }
@@ -293,10 +294,10 @@ bool AttachedClient::close_some() noexcept {
     return true;
 }
 
-// Their worker lets go of them in its own time.
+// A session's worker lets go of it in its own time, which may take several turns.
 void AttachedClient::close_some_sessions() noexcept {
     for (auto session = sessions_.begin(); left_in_turn_ > 0 && session != sessions_.end(); --left_in_turn_) {
-        bool closed = true;  // as far as it can be
+        bool closed = true;  // also when closing it has failed for good
         try {
             runtime_.begin_closing_session_here(session->first, runtime_.platform->now(), abandoned_);
             closed = runtime_.session_closed_here(session->first);

@@ -1,7 +1,7 @@
-// What an attached process asks for that may take long. In the kernel pages are pinned and let go, and the network is
-// asked who has an address: the process's own thread carries that out. Before something ends, its workers look whether
-// work requests name it, in what the process has in its rings. One thing after the other for each process, so that
-// nobody else waits for it.
+// Requests of an attached process that may take long (errands). The process's own thread carries out calls in which the
+// kernel pins pages, lets go of them, or looks for the owner of a network address. Before something ends, the workers
+// check whether work requests in the process's rings still name it. Each process has one errand at a time, so nobody
+// else waits for it.
 #include <algorithm>
 #include <bit>
 #include <cerrno>
@@ -15,7 +15,7 @@
 
 namespace pollcore {
 
-// On the process's own thread.
+// Runs on the process's own thread, or on the control thread if it was cancelled before it began.
 void AttachedClient::Errand::run() noexcept {
     try {
         if (cancelled.load(std::memory_order_relaxed)) {
@@ -69,7 +69,7 @@ void AttachedClient::send_elsewhere(std::uint64_t id, PdId pd, std::function<voi
     send_elsewhere(std::move(its));
 }
 
-// Or looks whether it can.
+// Begins the next errand if it is ready. Otherwise a later turn asks again.
 void AttachedClient::begin_next_errand() {
     if (errands_.empty() || errands_.front()->begun) {
         return;
@@ -101,7 +101,7 @@ void AttachedClient::conclude_errands() noexcept {
         const std::shared_ptr<Errand> errand = std::move(errands_.front());
         errands_.pop_front();
         attempt("what it had asked for", [&] {
-            // The thread may still hold the errand, but nothing that it has.
+            // The process's thread may still hold the errand. What the errand owns is dropped here.
             (void)std::exchange(errand->ready, nullptr);
             (void)std::exchange(errand->carry_out, nullptr);
             std::exchange(errand->conclude, nullptr)(std::exchange(errand->failure, nullptr));
@@ -152,7 +152,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::RegisterMemory& asked, 
         const auto parent = regions_.find(asked.parent);
         if (parent == regions_.end() || asked.bytes == 0 || asked.offset > parent->second.length ||
             asked.bytes > parent->second.length - asked.offset) {
-            throw Error(EINVAL, "a part of a memory region that is not this process's, or not so long");
+            throw Error(EINVAL, "the memory region of which this is to be a part is not this process's, or is shorter");
         }
         own.memory = parent->second.memory;
         own.data = parent->second.data + asked.offset;
@@ -195,7 +195,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::Deregister& asked) {
                                         });
     its->ready = [this, ending, region = asked.region] {
         if (std::any_of(pools_.begin(), pools_.end(), [&](const auto& pool) { return pool.second.region == region; })) {
-            throw Error(EBUSY, "the memory region is a receive pool's, which ends it");
+            throw Error(EBUSY, "the memory region belongs to a receive pool: close the pool instead");
         }
         return is_unused(*ending, region);
     };
@@ -229,7 +229,7 @@ void AttachedClient::conclude(EndingRegion& ending, const std::exception_ptr& fa
         regions_.insert(std::move(ending.own));
         throw;
     }
-    // Before the process hears of it: its next request may need these bytes.
+    // Given back before the process hears of the end: its next request may need these bytes.
     ending.own = {};
 }
 
@@ -270,7 +270,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::ClosePool& asked) {
     send_elsewhere(std::move(its));
 }
 
-// One errand ends several regions of a process that ends. Its queue pairs are gone, so nothing names them.
+// Ends several regions of an ending process by one errand. Its queue pairs are gone, so nothing names the regions.
 void AttachedClient::end_regions() {
     struct Ending {
         RegionEnd end;
@@ -296,7 +296,7 @@ void AttachedClient::end_regions() {
         if (end) {
             all->push_back({.end = *end, .own = std::move(own)});
         } else if (failed) {
-            runtime_.keep_until_end(std::move(own));  // the device may reach it
+            runtime_.keep_until_end(std::move(own));  // the device may still reach it
         }
     }
     if (all->empty()) {
@@ -348,7 +348,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::Deallocate& asked) {
     send_elsewhere(std::move(its));
 }
 
-// ---- Ways ----
+// ---- Address handles and connecting ----
 
 template <class Body>
 void AttachedClient::create_ah(std::uint64_t id, const AhPlan& plan) {
@@ -404,6 +404,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::DestroyAh& asked) {
                                            ending->own = {};
                                            return {};
                                        });
+    // Asks the workers twice (D40).
     its->ready = [this, ending, handle = asked.handle] {
         if (ending->own.empty()) {
             require_own(ahs_, handle, "address handle");

@@ -1,4 +1,4 @@
-// What an attached process asks that is answered at once.
+// Requests of an attached process that are answered at once.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -22,8 +22,8 @@
 namespace pollcore {
 namespace {
 
-// In a queue pair's Q_Key (IBTA 10.2.5). In a work request's it stands for the queue pair's own, and needs no check
-// there.
+// In a queue pair's Q_Key this bit needs a privilege (IBTA 10.2.5). In a work request it stands for the queue pair's
+// own Q_Key, and needs no check.
 constexpr std::uint32_t kPrivilegedQkey = 1U << 31;
 
 template <class Counters>
@@ -116,7 +116,7 @@ wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, Ha
     return {.id = id, .worker = worker, .worker_sleeps = runtime_.worker_sleeps(worker)};
 }
 
-// One that is not being closed.
+// Throws unless `id` is a session of this process that is not being closed.
 void AttachedClient::require_session(std::uint32_t id) const {
     if (!sessions_.contains(id) || closing_.contains(id)) {
         throw Error(EINVAL, "the session was closed, or is not this process's");
@@ -148,7 +148,7 @@ PdId AttachedClient::pd_for(const std::string& device, PdId asked) {
 
 std::string AttachedClient::device_name(const NameText& device) const {
     const std::string name = device.string();
-    (void)runtime_.device(name);  // there is one
+    (void)runtime_.device(name);  // throws if there is no such device
     return name.empty() ? runtime_.config.devices.front().name : name;
 }
 
@@ -269,7 +269,7 @@ wire::Nothing AttachedClient::carry_out(const wire::ReleasePd& asked) {
     }
     if (runtime_.release_pd_here(asked.pd)) {
         pds_.erase(asked.pd);
-    }  // else something is left in it, and it ends with this process
+    }  // otherwise something is left in it, and it ends with this process
     return {};
 }
 
@@ -313,7 +313,7 @@ wire::SrqNamed AttachedClient::carry_out(const wire::CreateSrq& asked) {
 
 wire::Nothing AttachedClient::carry_out(const wire::CloseSrq& asked) {
     const auto own = srqs_.find(asked.handle);
-    if (own != srqs_.end()) {  // else it was closed with its session
+    if (own != srqs_.end()) {  // otherwise it was closed with its session
         runtime_.close_srq(asked.handle);
         srqs_.erase(own);
     }

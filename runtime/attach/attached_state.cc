@@ -1,4 +1,5 @@
-// The attached process's side: questions and answers, and the end of the daemon. What is asked is in attached_calls.cc.
+// The attached process's side: requests and their answers, and the end of the daemon. The calls that ask are in
+// attached_calls.cc.
 #include "attach/attached_state.hpp"
 
 #include <fcntl.h>
@@ -69,7 +70,7 @@ void AttachedState::begin(const AttachOptions& options) {
             daemon_ = std::move(descriptors[0]);
             welcomed_ = true;
         }
-        signal_event(wake_.get());  // the reader looks at it from now on
+        signal_event(wake_.get());  // the reader polls daemon_ from now on
         pool_counters_ = map_published(descriptors[1], attached_.pool_counters * sizeof(ReceivePoolCounters));
         for (std::uint32_t i = 0; i < attached_.workers; ++i) {
             worker_counters_.push_back(std::make_unique<WorkerCounters>());
@@ -104,7 +105,7 @@ bool AttachedState::stop() {
         whole = ask(wire::Detach{}).whole != 0;
     } catch (...) {
         if (!lost()) {
-            over();  // nobody is to wait for what does not come
+            over();  // wakes all who wait for an answer
             throw;
         }
     }
@@ -148,7 +149,7 @@ wire::Packet AttachedState::exchange(std::uint64_t id, std::span<const std::byte
         (void)::poll(&writable, 1, static_cast<int>(std::min<std::int64_t>(left, 60'000)));
     }
     std::unique_lock lock(mutex_);
-    if (error == 0 || error == EPIPE) {  // at the end the reader says so
+    if (error == 0 || error == EPIPE) {  // EPIPE: the reader sees the end, and calls lose()
         if (!changed_.wait_until(lock, deadline, [&] { return question.answered || lost(); })) {
             error = ETIMEDOUT;
         }
@@ -164,7 +165,7 @@ wire::Packet AttachedState::exchange(std::uint64_t id, std::span<const std::byte
 
 void AttachedState::read_answers() noexcept {
     pthread_setname_np(pthread_self(), "pollcore-attach");
-    // Not on the one CPU that the program's own thread may be pinned to.
+    // A thread inherits its maker's affinity. The program's own thread may be pinned to one CPU.
     cpu_set_t anywhere;
     CPU_ZERO(&anywhere);
     for (std::size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
@@ -182,12 +183,12 @@ void AttachedState::read_answers() noexcept {
             fds[2] = {.fd = buried_ ? -1 : daemon_.get(), .events = POLLIN, .revents = 0};
         }
         if (::poll(fds.data(), fds.size(), -1) < 0) {
-            continue;  // a signal
+            continue;  // interrupted by a signal
         }
         if (fds[0].revents != 0) {
             (void)drain_event(wake_.get());
         }
-        // What the daemon had said comes before its end.
+        // Takes in all that the daemon has sent before bury() handles its end.
         while (listening) {
             try {
                 wire::Packet packet;
@@ -238,15 +239,15 @@ void AttachedState::take(wire::Packet&& packet) {
     }
 }
 
-/// No more answers come.
+/// No more answers come: wakes all who wait for one.
 void AttachedState::lose() noexcept {
     const std::lock_guard lock(mutex_);
     lost_.store(true, std::memory_order_release);
     changed_.notify_all();
 }
 
-// The kernel has taken the daemon's queue pairs down (H2): what is in flight ends here. A session that the daemon had
-// let go of has all its completions.
+// The kernel has taken the daemon's queue pairs down (H2), so requests in flight end here. A session that the daemon
+// closed before its end has all its completions.
 void AttachedState::bury() noexcept {
     lose();
     {
@@ -257,7 +258,7 @@ void AttachedState::bury() noexcept {
             std::uint32_t open = 0;
             (void)header->closed.compare_exchange_strong(open, SessionHeader::kDaemonGone, std::memory_order_acq_rel);
             if (session.bell.valid()) {
-                // The daemon's end of it is closed, which has made it readable for good.
+                // The daemon's end of the bell is closed, so the bell stays readable for good.
                 (void)header->application_sleep.take();
             }
         }
@@ -305,7 +306,7 @@ void Attachment::reattach(std::chrono::milliseconds timeout) {
     options.timeout = timeout;
     Attachment again(options);
     again.options_.timeout = options_.timeout;
-    *this = std::move(again);  // the one before is detached here, if it is not lost
+    *this = std::move(again);  // detaches the previous attachment, unless it is lost
 }
 
 std::uint32_t Attachment::client() const {

@@ -1,7 +1,7 @@
-// The attached process's side: a control side that is asked over a socket.
+// The attached process's side: a ControlSide that asks the daemon over a socket.
 //
-// Thread safety: all functions from any thread. Each waits for the answer to its own request; the reader thread takes
-// them in.
+// Thread safety: all functions from any thread. Each waits for the answer to its own request; a reader thread receives
+// all answers.
 #pragma once
 
 #include <atomic>
@@ -94,12 +94,12 @@ private:
     struct MappedSession {
         SharedMemory memory;
         std::shared_ptr<InFlightLog> log;
-        UniqueFd bell;         // a socket, to which the worker sends
-        UniqueFd worker_bell;  // an eventfd, which wakes the worker
+        UniqueFd bell;         // a socket that receives what the worker sends
+        UniqueFd worker_bell;  // an eventfd that wakes the worker
         std::uint32_t wide = 0;
     };
     struct MappedRegion {
-        std::shared_ptr<HostMemory> memory;  // of several, if parts of it were registered
+        std::shared_ptr<HostMemory> memory;  // shared by several regions, if parts of it were registered
         std::byte* data = nullptr;
         std::size_t size = 0;
     };
@@ -108,7 +108,7 @@ private:
     template <class Body>
     typename Body::Answered ask(const Body& body, std::span<const int> descriptors = {},
                                 std::vector<UniqueFd>* back = nullptr);
-    /// Of what ends things: when there is no daemon any more they have ended with it.
+    /// For requests that end something: logs a failure, unless the daemon is gone and the thing has ended with it.
     template <class Body>
     void tell(const Body& body) noexcept;
     [[nodiscard]] wire::Packet exchange(std::uint64_t id, std::span<const std::byte> packet,
@@ -124,9 +124,9 @@ private:
                           const int* fd);
 
     UniqueFd socket_;
-    UniqueFd daemon_;  // its pidfd
+    UniqueFd daemon_;  // the daemon's pidfd
     const std::chrono::milliseconds answer_within_;
-    UniqueFd wake_;  // ends the reader
+    UniqueFd wake_;  // wakes the reader
     wire::Attached attached_;
     HostMemory pool_counters_;
     ApplicationEvents events_;
@@ -141,8 +141,8 @@ private:
     bool buried_ = false;  // the daemon is gone
     std::map<std::uint64_t, Question*> questions_;
     bool welcomed_ = false;
-    std::optional<wire::Packet>
-        early_;  // the first answer, of a daemon that had turned this process away before it asked
+    // The first answer, if the daemon turned this process away before it asked.
+    std::optional<wire::Packet> early_;
     std::map<std::uint32_t, MappedSession> sessions_;
     std::map<std::uint64_t, MappedRegion> regions_;
     std::atomic<bool> ending_{false};

@@ -1,4 +1,4 @@
-// attach.h: each call goes to its C++ one, and what that throws becomes an errno value and a sentence.
+// attach.h: each function calls its C++ counterpart. An exception becomes an errno value and a sentence.
 #include <cstddef>
 #include <cstring>
 #include <exception>
@@ -122,7 +122,7 @@ std::string text(const char* from) {
     return from != nullptr ? from : "";
 }
 
-// Plain data of the same layout, as asserted above; copied, so that neither language reads the other's type.
+// Both types are plain data of one layout, as asserted above. They are copied, so neither is read as the other.
 WorkRequest request_of(const pollcore_work_request& from) noexcept {
     WorkRequest request;
     std::memcpy(static_cast<void*>(&request), &from, sizeof(request));

@@ -1,5 +1,5 @@
-// What was heard of attached processes and waits for the control thread, with a turn for each: one who says much does
-// not hold up the others.
+// Messages and news of attached processes that wait for the control thread. Each process has its turn, so one that
+// sends much does not hold up the others.
 //
 // Thread safety: any thread.
 #pragma once
@@ -24,17 +24,17 @@ struct Heard {
     enum class What {
         came,
         said,
-        gone,         ///< nobody is there any more for what it had said
-        unwelcome,    ///< the configuration lets its user in no more
-        carried_out,  ///< what it asked for, elsewhere
+        gone,         ///< the process is gone, and its messages that still wait are dropped
+        unwelcome,    ///< the configuration does not let its user in any more
+        carried_out,  ///< an errand has ended on the process's own thread
     };
     What what = What::said;
     std::uint32_t number = 0;  ///< of the process
-    std::string text;          ///< who came, or how it went
+    std::string text;          ///< came: its description; gone: how it went
     wire::Packet packet;
     Handed handed;
-    std::shared_ptr<Account> account;  ///< of one who came
-    bool net_raw = false;              ///< of one who came; see Peer
+    std::shared_ptr<Account> account;  ///< came: its account
+    bool net_raw = false;              ///< came: see Peer
 };
 
 class ClientInbox {
@@ -59,7 +59,7 @@ public:
         forget.keep();
     }
 
-    /// The oldest of each.
+    /// Takes the oldest entry of each process.
     [[nodiscard]] std::vector<Heard> take_round() {
         const std::lock_guard lock(mutex_);
         std::vector<Heard> round;

@@ -15,16 +15,16 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Until a process that has died, or broke the rules, has nothing left here. What its devices have not flushed by then
-// is cut short.
+// Time to drain a process that has died or broken the rules. Work that its devices have not flushed by then is cut
+// short.
 constexpr auto kEndWithin = 500ms;
-// And when all of them are told to end: beyond that time, for what workers that are stuck inside a provider's call hold
-// up.
+// Extra time when all processes are told to end, for things that are held up by a worker stuck inside a provider's
+// call.
 constexpr auto kStopWithin = 2s;
-// What one process is refused stands in the log this often at most.
+// How often at most the log says what one process was refused.
 constexpr auto kLinesEvery = 1s;
 
-// What could not be posted is tried again.
+// When to try again if a job could not be posted.
 constexpr auto kAgain = 1ms;
 
 }  // namespace
@@ -35,13 +35,13 @@ Clients::Clients(RuntimeState& runtime, Connections& connections) : runtime_(run
 
 Clients::~Clients() {
     closing_.store(true, std::memory_order_release);
-    // Jobs that were posted before run before, and so does one more, which the last of them may be about to post.
+    // Waits for the jobs that were posted before. The last of them may post one more, which runs before the next call.
     runtime_.call([] {});
     runtime_.call([this] {
         runtime_.set_host(nullptr);
         clients_.clear();
     });
-    // A thread of one of them may have been about to post one more job.
+    // Waits for one more job, which a process's own thread may have posted meanwhile.
     runtime_.call([] {});
 }
 
@@ -52,7 +52,8 @@ void Clients::hear(Heard&& heard) {
     look();
 }
 
-// One job at a time, behind those of the program's own threads: what is asked for here does not hold them up.
+// Posts one job at a time, which runs behind those of the program's own threads, so that attached processes do not hold
+// them up.
 void Clients::look() noexcept {
     if (closing_.load(std::memory_order_acquire) || posted_.exchange(true, std::memory_order_acq_rel)) {
         return;
@@ -74,7 +75,7 @@ bool Clients::stop(std::chrono::milliseconds drain) {
             end(number, kEndWithin, false, "was told to end");
         }
     });
-    // Who has detached late has its own time for that.
+    // A process that began to detach late has its own time for that.
     await_all_gone(std::max(kEndWithin, runtime_.config.drain_timeout) + kStopWithin);
     if (const std::uint32_t left = counts().now; left != 0) {
         log_error("attach: {} processes do not end; is a worker stuck inside a provider's call?", left);
@@ -114,7 +115,7 @@ void Clients::event(const Event& event) {
 bool Clients::session_broken(std::uint32_t session) {
     for (auto& [number, client] : clients_) {
         if (client.attached->has_session(session)) {
-            evict(number, "wrote into its rings what no session writes");
+            evict(number, "wrote something into its rings that no session writes");
             return true;
         }
     }
@@ -123,7 +124,7 @@ bool Clients::session_broken(std::uint32_t session) {
 
 void Clients::runtime_stops() {
     for (auto& [number, client] : clients_) {
-        client.attached->cancel_errands();  // so that each has to be waited for once
+        client.attached->cancel_errands();  // all are cancelled first, so that each is waited for once
     }
     for (auto& [number, client] : clients_) {
         client.attached->runtime_stops();
@@ -131,7 +132,7 @@ void Clients::runtime_stops() {
 }
 
 void Clients::work() {
-    // Whatever is thrown on the way: what is left is looked at again.
+    // Whatever is thrown below, the rest is looked at again.
     struct Next {
         Clients& clients;
         Clock::time_point when;
@@ -183,8 +184,9 @@ void Clients::take(Heard& heard) {
                      "may not be attached any more: its user is not in attach.users, nor in attach.groups");
     }
     switch (client.attached->take(heard.packet, std::move(heard.handed))) {
-        case AttachedClient::Taken::yes: client.detaches = client.attached->ending(); break;  // by its own wish
-        case AttachedClient::Taken::not_ours: return evict(heard.number, "sent what is no message of this library");
+        case AttachedClient::Taken::yes: client.detaches = client.attached->ending(); break;  // it asked to detach
+        case AttachedClient::Taken::not_ours:
+            return evict(heard.number, "sent something that is no message of this library");
         case AttachedClient::Taken::other_version: return evict(heard.number, "has this library in another version");
     }
 }
@@ -268,7 +270,7 @@ Clients::Clock::time_point Clients::turns(Clock::time_point now) {
     for (const std::uint32_t number : order) {
         Client& client = clients_.at(number);
         if (now >= client.look_at) {
-            client.look_at = Clock::time_point::max();  // unless something that is begun here says otherwise
+            client.look_at = Clock::time_point::max();  // unless turn() begins something that needs an earlier look
             const bool had_some = left > 0;
             client.look_at = std::min(client.attached->turn(left), client.look_at);
             if (had_some && left <= 0) {
@@ -285,7 +287,7 @@ Clients::Clock::time_point Clients::turns(Clock::time_point now) {
         }
     }
     if (left <= 0) {
-        look();  // behind the calls that have come meanwhile
+        look();  // goes on behind the calls that have come meanwhile
     }
     return next;
 }
@@ -300,7 +302,7 @@ void Clients::forget_ended(std::uint32_t number) {
     }
     const bool whole = client->second.attached->whole();
     clients_.erase(client);
-    connections_.hang_up(number);  // behind its last answer
+    connections_.hang_up(number);  // after its last answer
     count([&](AttachCounts& counts) {
         --counts.now;
         counts.cut_short += !whole;

@@ -1,5 +1,5 @@
-// Attached processes, as the control thread knows them: their messages in turn, what takes time, their ends, and the
-// log of it.
+// All attached processes, as the control thread knows them. Handles their messages in turn, their requests that take
+// time, and their ends, and logs who comes and goes.
 //
 // Thread safety: as each function says.
 #pragma once
@@ -27,7 +27,7 @@ public:
     using Clock = std::chrono::steady_clock;
 
     Clients(RuntimeState& runtime, Connections& connections);
-    /// Those that are there end at once, and nobody hears of it.
+    /// Ends the processes that are left at once, and tells nobody.
     ~Clients() override;
     Clients(const Clients&) = delete;
     Clients& operator=(const Clients&) = delete;
@@ -35,8 +35,8 @@ public:
     // Any thread.
     void hear(Heard&& heard);
     void look() noexcept;
-    /// Tells all, waits for so long until they have detached, and takes down those that have not. False when that was
-    /// cut short.
+    /// Tells all processes to end, waits at most `drain` until they have detached, and takes down the others. Returns
+    /// false when something was cut short.
     bool stop(std::chrono::milliseconds drain);
     [[nodiscard]] AttachCounts counts() const;
 
@@ -48,9 +48,9 @@ public:
 
 private:
     struct Client {
-        std::unique_ptr<Executor> own_thread;  // for what may take long; ends after the next
+        std::unique_ptr<Executor> own_thread;  // for errands; declared first, so that it ends after `attached`
         std::unique_ptr<AttachedClient> attached;
-        Clock::time_point look_at{};  // at the latest
+        Clock::time_point look_at{};  // when its turn is due at the latest
         bool detaches = false;
     };
 
@@ -63,7 +63,7 @@ private:
     void evict(std::uint32_t number, const char* what);
     void end(std::uint32_t number, std::chrono::milliseconds within, bool abandoned, const std::string& how);
     void look_at_all();
-    /// When to look again.
+    /// Gives each process its turn. Returns when to look again.
     [[nodiscard]] Clock::time_point turns(Clock::time_point now);
     void forget_ended(std::uint32_t number);
 
@@ -75,16 +75,16 @@ private:
     RuntimeState& runtime_;
     Connections& connections_;
     ClientInbox inbox_;
-    std::atomic<bool> posted_{false};  // that there is work
+    std::atomic<bool> posted_{false};  // a job that calls work() is posted
     std::atomic<bool> closing_{false};
     mutable std::mutex counts_mutex_;
     AttachCounts counts_;
 
     // The control thread.
     std::map<std::uint32_t, Client> clients_;
-    std::uint32_t ended_most_ = 0;  // the process after which others have the first turn
+    std::uint32_t ended_most_ = 0;  // the next turn begins behind this process
     Clock::time_point next_lines_{};
-    // Who attaches may do so often. What ends one for its misdeeds has lines of its own.
+    // A process may attach and detach often. Lines about evictions have a budget of their own.
     LineBudget comings_{50};
     LineBudget evictions_{10};
 };

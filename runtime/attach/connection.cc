@@ -30,14 +30,14 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Asked and not answered; more is read when some are. What waits for a peer counts too.
+// Requests that are not answered yet, also those that wait for a peer. At this limit nothing more is read.
 constexpr std::uint32_t kAskedMax = 64;
-// Messages that one does not read. Answers are no more than what it asked; events beyond this are left out.
+// Messages that the process has not read. Requests bound the number of answers; events beyond this are left out.
 constexpr std::size_t kUnreadMax = 256;
-// What the kernel does not send now since this user has too many descriptors on their way.
+// When to send again if the kernel refuses because this user has too many descriptors in flight.
 constexpr auto kSendAgain = 10ms;
 
-// From the messages that bring memory: how much it is.
+// Bytes of memory that come with this message; 0: none.
 std::uint64_t memory_coming(const wire::Packet& packet) noexcept {
     if (wire::Request<wire::OpenSession> session;
         packet.header().kind == wire::Kind::open_session && packet.read(session)) {
@@ -128,7 +128,7 @@ void Connection::run() noexcept {
             try {
                 ways_.over(number_, how);
             } catch (...) {
-                // Its process is watched, too.
+                // The process itself is watched, too, so its end is noticed.
             }
         }
         socket = socket_.release();
@@ -158,7 +158,7 @@ bool Connection::turn() {
         return write_one();
     }
     if (finishing) {
-        return false;  // nothing is left, or not to be written
+        return false;  // all is written, or cannot be written now
     }
     pollfd ready[] = {{.fd = wake_.get(), .events = POLLIN, .revents = 0},
                       {.fd = socket_.get(),
@@ -202,7 +202,7 @@ bool Connection::read_one() {
             return false;
         }
         heard_ = true;
-        const int yes = 1;  // until here the kernel has taken none, where it knows how; see ListeningSocket
+        const int yes = 1;  // descriptors are refused until here, if the kernel can; see ListeningSocket
         (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_PASSRIGHTS, &yes, sizeof(yes));
         ways_.hear({.what = Heard::What::came,
                     .number = number_,
@@ -222,13 +222,13 @@ bool Connection::read_one() {
     return true;
 }
 
-// Before anybody else hears of it: making it this process's own may wait for whoever else holds it.
+// Runs before anybody else hears of the message: sealing the memory may wait for another process that holds the file.
 Handed Connection::map_what_came(wire::Packet& packet) const {
     const std::uint64_t bytes = memory_coming(packet);
     if (bytes == 0 || packet.descriptors.size() != 1) {
         return {};
     }
-    // What it gave back and is still being unmapped takes no more than what it may have.
+    // Waits while memory that the process gave back, and that is still being unmapped, exceeds its limit.
     while (account_->has(Thing::leaving_byte) > account_->may_have(Thing::byte)) {
         std::this_thread::sleep_for(1ms);
     }
@@ -256,7 +256,7 @@ bool Connection::write_one() {
         return error == 0;
     }
     blocked_ = error == EAGAIN;
-    held_back_ = error == ETOOMANYREFS;  // unix(7); others of this user cause it, and it passes
+    held_back_ = error == ETOOMANYREFS;  // unix(7): this user has too many in flight; that passes
     const std::lock_guard lock(mutex_);
     unread_.splice(unread_.begin(), node);
     return true;

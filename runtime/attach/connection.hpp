@@ -1,6 +1,6 @@
-// The connection of one process, with a thread of its own, which alone reads the socket, takes in and closes what is
-// passed along, and maps the memory that comes. Each of these may wait for as long as that process likes; so nobody
-// else waits for this thread.
+// The connection of one process, with a thread of its own. Only this thread reads the socket, receives and closes
+// descriptors, and maps received memory. Each of these may wait for as long as the process likes, so nobody else waits
+// for the thread.
 //
 // Thread safety: any thread.
 #pragma once
@@ -23,15 +23,15 @@ namespace pollcore {
 
 class Connection final : public std::enable_shared_from_this<Connection> {
 public:
-    /// Called on its thread, until leave().
+    /// Called on the connection's thread, until leave().
     struct Ways {
-        std::function<bool(int socket)> may_come;  ///< when it says its first word; else it was told why not
+        std::function<bool(int socket)> may_come;  ///< at its first message; false: it was told why
         std::function<void(Heard&&)> hear;
         std::function<void(const std::string&)> note;                     ///< a line for the log
-        std::function<void(std::uint32_t number, const char* how)> over;  ///< as its last
+        std::function<void(std::uint32_t number, const char* how)> over;  ///< the last call
     };
 
-    /// `living` counts those that are there: a thread that is held up may end later than whoever began it.
+    /// `living` counts the connections that exist: a thread that is held up may outlive the object that began it.
     /// `net_raw`: see Peer.
     Connection(std::uint32_t number, ForeignFd socket, std::string who, bool net_raw, std::shared_ptr<Account> account,
                Ways ways, std::shared_ptr<std::atomic<int>> living);
@@ -39,12 +39,12 @@ public:
     Connection(const Connection&) = delete;
     Connection& operator=(const Connection&) = delete;
 
-    /// Its thread, which keeps it. Throws std::system_error.
+    /// Starts its thread, which keeps this object alive. Throws std::system_error.
     void start();
     void send(ReplyNode&& node) noexcept;
-    /// It ends when it has sent what it was given, as far as the other side takes it.
+    /// Ends the connection when all messages are sent, as far as the other side takes them.
     void finish() noexcept;
-    /// Nothing more is heard of it. Whether anything was.
+    /// Ends the connection, and nothing more is heard of it. Returns whether anything was heard before.
     bool leave() noexcept;
     [[nodiscard]] bool heard() const;
     [[nodiscard]] const std::string& who() const noexcept { return who_; }
@@ -67,16 +67,16 @@ private:
 
     mutable std::mutex mutex_;
     ForeignFd socket_;         // closed by its thread alone
-    std::list<Reply> unread_;  // by the other side
-    std::uint32_t asked_ = 0;  // and not answered yet
+    std::list<Reply> unread_;  // messages that are not sent yet
+    std::uint32_t asked_ = 0;  // requests that are not answered yet
     bool heard_ = false;
     bool finishing_ = false;
     bool left_ = false;
 
-    // Its thread's.
+    // Used by its thread only.
     bool blocked_ = false;    // the other side has not read enough for more to be written
-    bool held_back_ = false;  // the kernel does not send it now
-    bool told_ = false;       // that it does not read
+    bool held_back_ = false;  // too many descriptors of this user are in flight
+    bool told_ = false;       // the log says that the other side does not read
 };
 
 }  // namespace pollcore

@@ -28,14 +28,14 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Who has connected says within this what it wants.
+// Time for the first message of a new connection.
 constexpr auto kHelloWithin = 2s;
-// Connections that have not said so yet, beside those that are attached.
+// Connections without a first message yet. Attached processes do not count.
 constexpr std::size_t kStrangersMax = 128;
 constexpr std::size_t kStrangersOfOneUser = 32;
-// Before what else there is has its turn.
+// Connections accepted before the loop's other work has its turn.
 constexpr int kAcceptedPerTurn = 4;
-// To less than a millisecond, where the kernel can (Linux 5.11).
+// Waits with a resolution below a millisecond if the kernel can (Linux 5.11).
 int wait_for_events(int epoll, std::span<epoll_event> events, std::chrono::nanoseconds limit) noexcept {
     const auto s = std::chrono::duration_cast<std::chrono::seconds>(limit);
     const timespec time{.tv_sec = s.count(), .tv_nsec = (limit - s).count()};
@@ -47,14 +47,14 @@ int wait_for_events(int epoll, std::span<epoll_event> events, std::chrono::nanos
     return ::epoll_wait(epoll, events.data(), static_cast<int>(events.size()), static_cast<int>(ms));
 }
 
-// How soon it is seen that the socket's file was removed.
+// How often the loop checks that the socket's file is still there.
 constexpr auto kLookEvery = 1s;
-// Descriptors of processes that wait to be closed: with more of them nobody is let in, for so long each time. Those
-// that never let go delay the others by that, and do not stop them.
+// While more descriptors of processes than kUnclosedMax wait to be closed, each accept waits, for at most kCatchUp. So
+// descriptors whose close never returns delay other processes, but do not stop them.
 constexpr std::size_t kUnclosedMax = 256;
 constexpr auto kCatchUp = 10ms;
 
-// Until the threads of connections have ended.
+// Time for the threads of connections to end.
 constexpr auto kLastAnswersWithin = 1s;
 
 constexpr const char* kStopping = "the daemon is stopping";
@@ -98,7 +98,7 @@ void Connections::stop() noexcept {
         }
         connections_.clear();
     }
-    // Last answers are on their way. A thread that is held up ends some time later, and calls nobody any more.
+    // Waits while last answers are sent. A thread that is held up ends later, and calls nobody any more.
     for (const auto until = Clock::now() + kLastAnswersWithin; living_->load() != 0 && Clock::now() < until;) {
         std::this_thread::sleep_for(1ms);
     }
@@ -155,7 +155,7 @@ void Connections::call_at(Clock::time_point when) {
     signal_event(wake_.get());
 }
 
-// Of whoever comes unasked, who may come as often as it likes.
+// For lines that a process can cause before it is attached, as often as it likes.
 void Connections::note(const std::string& what) {
     const std::lock_guard lock(notes_mutex_);
     if (const std::optional<std::uint64_t> left_out = notes_.take(Clock::now())) {
@@ -228,7 +228,7 @@ std::chrono::nanoseconds Connections::wait_limit() {
     return next <= now ? 0ns : std::min<std::chrono::nanoseconds>(next - now, any_strangers_ ? 100ms : 1000ms);
 }
 
-// Who clears a directory of old files may remove the socket's, and nobody finds the daemon after that.
+// A program that clears old files may remove the socket's file, and then nobody finds the daemon.
 void Connections::look_at_path() {
     const auto now = Clock::now();
     if (now < next_look_ || closed_.load(std::memory_order_acquire)) {
@@ -246,7 +246,7 @@ void Connections::look_at_path() {
 }
 
 void Connections::listen_anew() {
-    // Whoever waits in the queue of the socket that goes now is let in first.
+    // First lets in the connections that wait in the old socket's queue.
     for (int i = 0; i < SOMAXCONN && accept_some(); ++i) {
     }
     try {
@@ -341,7 +341,7 @@ void Connections::welcome(ForeignFd socket) {
                                                               signal_event(wake_.get());
                                                           }},
                                      living_);
-    // Known before its thread runs, which may use what is here for as long as it was not told to leave.
+    // Entered before its thread runs: the thread may use this object until it is told to leave.
     const auto entry = connections_
                            .emplace(number, Entry{.connection = connection,
                                                   .account = std::move(account),
@@ -379,7 +379,7 @@ std::pair<std::size_t, std::size_t> Connections::strangers(std::uint32_t uid) co
     return count;
 }
 
-// Told in the form of an answer to the first request, which has this number.
+// Sends the refusal as the answer to the first request, whose id is 1.
 void Connections::turn_away(int socket, const std::string& who, int error, const std::string& why) {
     note(fmt::format("{} refused: {}", who, why));
     refused_.fetch_add(1, std::memory_order_relaxed);

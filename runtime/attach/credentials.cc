@@ -41,15 +41,14 @@ std::uint32_t number_of(AccountKind kind, const std::string& name) {
     return std::get<std::uint32_t>(number);
 }
 
-// The owner of /proc/PID/status is the effective user of the process, or root when the program that it runs got rights
-// by its file (proc(5)). Such a program may be one that the process has begun after it had connected, with the socket
-// left to another.
+// The owner of /proc/PID/status is the effective user of the process, or root when its program got rights by its file
+// (proc(5)). The process may have begun such a program after it connected, and left the socket to another process.
 bool is_owned_by(const std::string& file, uid_t uid) noexcept {
     struct stat status {};
     return ::stat(file.c_str(), &status) == 0 && status.st_uid == uid;
 }
 
-// CapEff of proc(5); none where it cannot be read.
+// CapEff of proc(5); 0 if it cannot be read.
 std::uint64_t effective_capabilities(const std::string& file) {
     constexpr std::string_view kKey = "CapEff:\t";
     std::ifstream status(file);
@@ -63,8 +62,8 @@ std::uint64_t effective_capabilities(const std::string& file) {
     return 0;
 }
 
-// Whoever makes a user namespace has all capabilities there, and no more outside than before (user_namespaces(7)). To
-// see another user's namespace takes CAP_SYS_PTRACE; what cannot be seen is taken for another.
+// The maker of a user namespace has all capabilities inside it, and no new ones outside (user_namespaces(7)). Seeing
+// another user's namespace takes CAP_SYS_PTRACE. A namespace that cannot be seen counts as a different one.
 bool is_in_our_user_namespace(pid_t pid) {
     struct stat its {};
     struct stat ours {};
@@ -72,7 +71,7 @@ bool is_in_our_user_namespace(pid_t pid) {
            ::stat("/proc/self/ns/user", &ours) == 0 && its.st_dev == ours.st_dev && its.st_ino == ours.st_ino;
 }
 
-// While it lives, its number in /proc is no other's.
+// While the process lives, its number in /proc belongs to no other.
 bool lives(int pidfd) noexcept {
     pollfd ended{.fd = pidfd, .events = POLLIN, .revents = 0};
     return ::poll(&ended, 1, 0) == 0;
@@ -120,7 +119,7 @@ Peer peer_of(int socket) {
     length = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
     while (::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &length) != 0) {
         if (errno != ERANGE) {
-            length = 0;  // then it counts as a member of none
+            length = 0;  // the peer counts as a member of no group
             break;
         }
         groups.resize(length / sizeof(gid_t));

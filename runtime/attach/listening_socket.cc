@@ -25,7 +25,7 @@ Error cannot_listen(const std::filesystem::path& path, int error, const std::str
     return Error(error, fmt::format("attach.path = \"{}\": {}", path.native(), what));
 }
 
-// Whoever was killed has left its file, which may belong to the owner that the configuration gives it to.
+// A daemon that was killed has left its file, which may belong to the owner that the configuration names.
 void remove_left_file(const SocketPlace& place) {
     const std::optional<struct stat> there = look_at(place.path);
     if (!there) {
@@ -71,19 +71,19 @@ ListeningSocket::ListeningSocket(const SocketPlace& place)
         throw fail(errno, "was removed while it was made");
     }
     file_ = SocketFile::of(*made);
-    const int no = 0;  // whoever is not attached passes no descriptors, where the kernel knows how
+    const int no = 0;  // unattached processes pass no descriptors, if the kernel can refuse them
     (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_PASSRIGHTS, &no, sizeof(no));
     try {
-        // As long as it is this process's: who may give a file away may not, for that alone, change another's.
+        // Before the file is given away: the right to give it away is no right to change another user's file.
         if (::chmod(path_.c_str(), place.mode) != 0) {
             throw fail(errno, "cannot have this mode");
         }
-        // Of the link itself, should somebody have put one there meanwhile.
+        // lchown() acts on the link itself, should somebody have put one there meanwhile.
         const bool given_away = place.owner != static_cast<uid_t>(-1) || place.group != static_cast<gid_t>(-1);
         if (given_away && ::lchown(path_.c_str(), place.owner, place.group) != 0) {
             throw fail(errno, "cannot be given to its owner and group; that needs CAP_CHOWN");
         }
-        // Until here whoever connects is refused by the kernel.
+        // The kernel refuses connections until listen().
         if (::listen(socket_.get(), SOMAXCONN) != 0) {
             throw fail(errno, "cannot be listened at");
         }
@@ -111,7 +111,7 @@ void ListeningSocket::remove_own() noexcept {
 ListeningSocket::Standing ListeningSocket::standing() const noexcept {
     const std::optional<struct stat> there = look_at(path_);
     if (!there) {
-        // Where it cannot be seen it may well be there.
+        // A file that cannot be seen may still be there.
         return errno == ENOENT || errno == ENOTDIR ? Standing::nothing : Standing::own;
     }
     return SocketFile::of(*there) == file_ ? Standing::own : Standing::something_else;
@@ -123,7 +123,8 @@ ForeignFd ListeningSocket::accept() const noexcept {
     ucred whose{.pid = 0, .uid = 0, .gid = 0};
     if (socket >= 0) {
         socklen_t length = sizeof(whose);
-        (void)::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &whose, &length);  // of a process that has ended, too
+        // Works for a process that has ended, too.
+        (void)::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &whose, &length);
     }
     errno = error;
     return ForeignFd(socket, Unread::taken, whose.uid);

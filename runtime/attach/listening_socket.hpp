@@ -1,7 +1,7 @@
 // The socket at which processes attach: a path with an owner, a group and a mode (unix(7)).
 //
-// Others may have put something of theirs at the path, before the socket is made or after. What is there is removed
-// only when connecting proves it dead and it is the daemon's own.
+// Others may have put something of theirs at the path, before the socket is made or after. A file there is removed only
+// if it is the daemon's own and connecting proves that its socket is dead.
 //
 // Thread safety: one thread.
 #pragma once
@@ -28,21 +28,22 @@ struct SocketPlace {
     explicit SocketPlace(const AttachConfig& config);
 };
 
-/// Listens from its construction on; its file goes with this object.
+/// Listens from its construction on; its file is removed with this object.
 class ListeningSocket {
 public:
-    /// What stands at the path.
+    /// The file at the path.
     enum class Standing { own, nothing, something_else };
 
-    /// Replaces what a daemon that was killed has left there. Throws Error: something else than a socket is there
-    /// (EEXIST), a socket that is not proved to be dead and the daemon's (EADDRINUSE), or what the kernel said.
+    /// Replaces the file that a killed daemon has left there. Throws Error: EEXIST if something other than a socket is
+    /// there, EADDRINUSE if a socket is there that is not proved to be dead and the daemon's, or the kernel's error.
     explicit ListeningSocket(const SocketPlace& place);
     ~ListeningSocket();
     ListeningSocket(const ListeningSocket&) = delete;
     ListeningSocket& operator=(const ListeningSocket&) = delete;
 
     [[nodiscard]] int fd() const noexcept { return socket_.get(); }
-    /// Of the next one who connects; invalid with errno: nobody does (EAGAIN), or it cannot be had. Does not wait.
+    /// The socket of the next process that connects. Invalid, with errno: nobody waits (EAGAIN), or accepting failed.
+    /// Does not wait.
     [[nodiscard]] ForeignFd accept() const noexcept;
     [[nodiscard]] Standing standing() const noexcept;
 

@@ -48,12 +48,12 @@ int recv_packet(int socket, Packet& into) {
     message.msg_controllen = control.size();
     ssize_t got = 0;
     while ((got = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC)) < 0) {
-        // ECONNRESET: the other side closed without having read all; it is said once, and what it had sent comes after.
+        // ECONNRESET: the other side closed without having read all. It is reported once, before packets that it sent.
         if (errno != EINTR && errno != ECONNRESET) {
             return errno == EWOULDBLOCK ? EAGAIN : errno;
         }
     }
-    // First of all: what is not taken from here would stay open.
+    // Descriptors come first: those that nobody takes would stay open.
     for_each_descriptor(message, [&into](int descriptor) { into.descriptors.emplace_back(descriptor); });
     if (got == 0) {
         return EPIPE;

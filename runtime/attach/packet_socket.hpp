@@ -1,7 +1,7 @@
 // Packets and descriptors over a SOCK_SEQPACKET socket (unix(7)).
 //
-// Thread safety: sending and receiving may be two threads.
-// Nothing here waits or raises a signal: what would block says EAGAIN.
+// Thread safety: one thread may send while another receives.
+// Nothing here waits or raises a signal: a call that would block returns EAGAIN.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,14 @@
 
 namespace pollcore::wire {
 
-/// What recv_packet() got.
+/// A received packet.
 struct Packet {
     std::vector<std::byte> bytes;
     std::vector<UniqueFd> descriptors;  ///< closing them may wait for as long as their sender likes
     bool truncated = false;             ///< longer than any message, or with more descriptors than kDescriptorsMax
-    bool descriptors_lost = false;      ///< this process had none left for all that came along
+    bool descriptors_lost = false;      ///< this process had too few left for those that came along
 
-    /// The packet as a T, if it is as long; zeros else, and false.
+    /// Copies the packet into `into` if it has the size of a T. Otherwise fills `into` with zeros and returns false.
     template <Plain T>
     [[nodiscard]] bool read(T& into) const noexcept {
         if (truncated || bytes.size() != sizeof(T)) {

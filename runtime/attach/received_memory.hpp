@@ -13,25 +13,26 @@
 namespace pollcore {
 
 struct ReceivedMemory {
-    Account::Held bytes;  // ends last
+    Account::Held bytes;  // declared first, so that it ends last
     HostMemory mapping;
 };
 
-/// Whoever drops the last of these does not wait until it is unmapped; until then it counts as Thing::leaving_byte.
+/// Dropping the last of these pointers does not wait for the unmapping. Until then the memory counts as
+/// Thing::leaving_byte.
 [[nodiscard]] inline std::shared_ptr<ReceivedMemory> make_received_memory(Account::Held bytes, HostMemory mapping) {
     const auto owner = std::make_shared<std::unique_ptr<ReceivedMemory>>(
         std::make_unique<ReceivedMemory>(ReceivedMemory{std::move(bytes), std::move(mapping)}));
     return {owner->get(), [end = std::function<void()>([owner] { owner->reset(); })](ReceivedMemory* memory) mutable {
                 Account::Held leaving = memory->bytes.account().take(Thing::leaving_byte, memory->bytes.amount());
                 memory->bytes = std::exchange(leaving, {});
-                dispose(kMemoryDisposal, std::move(end));  // which was made before: here no memory may be needed
+                dispose(kMemoryDisposal, std::move(end));  // made in advance: nothing may be allocated here (D29)
             }};
 }
 
-/// What came with a message.
+/// The memory that came with a message.
 struct Handed {
-    std::shared_ptr<ReceivedMemory> memory;  ///< nothing: no descriptor came, or
-    std::exception_ptr failure;              ///< it could not be had
+    std::shared_ptr<ReceivedMemory> memory;  ///< null: no descriptor came, or `failure` is set
+    std::exception_ptr failure;              ///< why the memory could not be mapped
 };
 
 }  // namespace pollcore

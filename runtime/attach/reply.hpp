@@ -13,9 +13,9 @@ namespace pollcore {
 
 struct Reply {
     std::vector<std::byte> bytes;
-    std::vector<UniqueFd> descriptors;  ///< sent along
+    std::vector<UniqueFd> descriptors;  ///< sent along with the message
 
-    /// Else an event, which nobody asked for.
+    /// False: an event, which nobody asked for.
     [[nodiscard]] bool is_answer() const noexcept {
         wire::Header header;
         std::memcpy(&header, bytes.data(), sizeof(header));
@@ -23,8 +23,8 @@ struct Reply {
     }
 };
 
-/// One of them, in a list: handing it on takes no memory, so an answer that has its node before the question is
-/// answered is not lost.
+/// A list of one Reply. Handing it on allocates nothing, so an answer whose node is there before the request is carried
+/// out cannot be lost (D29).
 using ReplyNode = std::list<Reply>;
 
 }  // namespace pollcore

@@ -26,7 +26,7 @@ std::size_t rounded(std::size_t bytes, std::size_t page) noexcept {
     return (bytes + page - 1) / page * page;
 }
 
-// This process's other threads cannot map or unmap anything meanwhile, so it is done piece by piece.
+// Memory is populated and unmapped in pieces: this process's other threads cannot map or unmap anything meanwhile.
 constexpr std::size_t kPiece = 16u << 20;
 
 template <class F>
@@ -42,7 +42,7 @@ HostMemory mapped(void* data, std::size_t bytes) noexcept {
             }};
 }
 
-// Descriptor and mapping, with every page there; nothing where memory is short, with errno.
+// Makes descriptor and mapping, with every page populated. Returns false, with errno, when memory is short.
 bool try_make(SharedMemory& made, std::size_t bytes, unsigned flags, const char* what_for) noexcept {
     made.fd.reset(::memfd_create(what_for, MFD_CLOEXEC | MFD_ALLOW_SEALING | flags));
     if (!made.fd.valid() || ::ftruncate(made.fd.get(), static_cast<off_t>(bytes)) != 0) {
@@ -53,7 +53,7 @@ bool try_make(SharedMemory& made, std::size_t bytes, unsigned flags, const char*
         return false;
     }
     made.mapping = mapped(data, bytes);
-    // Where a page cannot be had this says so; touching it would be a SIGBUS.
+    // This call fails if a page cannot be had; touching that page would raise SIGBUS.
     return ::madvise(data, bytes, MADV_POPULATE_WRITE) == 0;
 }
 
@@ -81,7 +81,7 @@ SharedMemory make_shared_memory(std::size_t bytes, const char* what_for) {
 }
 
 HostMemory map_and_seal(const UniqueFd& fd, std::size_t bytes) {
-    if (::fcntl(fd.get(), F_GET_SEALS) < 0) {  // of a memfd and nothing else
+    if (::fcntl(fd.get(), F_GET_SEALS) < 0) {  // only a memfd has seals
         refuse(EINVAL, "the descriptor is no memfd");
     }
     struct stat status {};
@@ -89,10 +89,10 @@ HostMemory map_and_seal(const UniqueFd& fd, std::size_t bytes) {
         refuse(EINVAL, "it has no size");
     }
     const auto size = static_cast<std::size_t>(status.st_size);
-    // Whole pages, which may be huge ones.
+    // The size is whole pages, which may be huge ones.
     if (bytes == 0 || size < bytes || size - bytes >= kHugePage ||
         size % static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) != 0) {
-        refuse(EINVAL, "it has " + std::to_string(size) + " bytes, and " + std::to_string(bytes) + " were spoken of");
+        refuse(EINVAL, "it has " + std::to_string(size) + " bytes, but the request says " + std::to_string(bytes));
     }
     void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
     if (data == MAP_FAILED) {
@@ -105,12 +105,12 @@ HostMemory map_and_seal(const UniqueFd& fd, std::size_t bytes) {
     if (const int seals = ::fcntl(fd.get(), F_GET_SEALS); seals < 0 || (seals & kSeals) != kSeals) {
         refuse(EINVAL, "its seals do not hold");
     }
-    // Until here it might have been changed.
+    // The size might have been changed before it was sealed.
     if (::fstat(fd.get(), &status) != 0 || static_cast<std::size_t>(status.st_size) != size) {
         refuse(EINVAL, "its size has changed");
     }
-    // A page belongs to whoever touched it first, whose limits pay for it (memory cgroups). In blocks of 512 bytes,
-    // stat(2).
+    // A page counts against the limits of the process that touched it first (memory cgroups). st_blocks is in blocks of
+    // 512 bytes (stat(2)).
     if (static_cast<std::size_t>(status.st_blocks) < size / 512) {
         refuse(EINVAL, "it has pages that were never touched");
     }
@@ -119,7 +119,7 @@ HostMemory map_and_seal(const UniqueFd& fd, std::size_t bytes) {
             refuse(ENOMEM, std::string("its pages cannot be had: ") + std::strerror(errno));
         }
     });
-    (void)::madvise(data, size, MADV_DONTDUMP);  // a core file of this process shows nothing of others'
+    (void)::madvise(data, size, MADV_DONTDUMP);  // keeps it out of this process's core files
     return mapping;
 }
 

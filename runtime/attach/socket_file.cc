@@ -34,9 +34,9 @@ std::optional<struct stat> look_at(const std::filesystem::path& path) noexcept {
     return ::lstat(path.c_str(), &status) == 0 ? std::optional(status) : std::nullopt;
 }
 
-// A datagram socket asks. The kernel refuses its connection (ECONNREFUSED) only where no socket at all is bound to the
-// file: to a stream or a seqpacket socket it says EPROTOTYPE, also before that one listens. A seqpacket socket that
-// asks would take another daemon for dead between its bind and its listen.
+// Connects with a datagram socket. The kernel refuses this (ECONNREFUSED) only if no socket at all is bound to the
+// file. For a stream or a seqpacket socket it returns EPROTOTYPE, also before that socket listens. Connecting with a
+// seqpacket socket would take another daemon for dead between its bind and its listen.
 void require_dead(const std::filesystem::path& path) {
     const sockaddr_un address = socket_address(path);
     const auto fail = [&](int error, const char* what) {
@@ -59,8 +59,8 @@ void require_dead(const std::filesystem::path& path) {
     }
 }
 
-// There is no call that removes a name only as long as it is a certain file's. Under a name that nobody else knows it
-// stays what it is, and can be looked at.
+// No call removes a name only if it is a certain file's. So the file first gets a name that nobody else knows, under
+// which it stays the same file and can be checked.
 bool remove_only(const std::filesystem::path& path, const SocketFile& file) {
     const std::string aside = fmt::format("{}.removed-by-{}", path.native(), ::getpid());
     const auto fail = [&](const char* call) {

@@ -12,7 +12,7 @@
 
 namespace pollcore {
 
-/// Which file it is, whatever its name. No other file has these numbers as long as a socket is bound to this one.
+/// Identifies a file, whatever its name. No other file has these numbers as long as a socket is bound to this one.
 struct SocketFile {
     dev_t device = 0;
     ino_t inode = 0;
@@ -32,8 +32,8 @@ struct SocketFile {
 /// listens there notices nothing of it.
 void require_dead(const std::filesystem::path& path);
 
-/// Removes the name if it is this file's. False: it is another's, which is left there. Throws Error: nothing can be
-/// removed here.
+/// Removes the name if it is this file's. False: the name is another file's, which stays. Throws Error if the name
+/// cannot be removed.
 bool remove_only(const std::filesystem::path& path, const SocketFile& file);
 
 }  // namespace pollcore

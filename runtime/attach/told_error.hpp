@@ -1,4 +1,4 @@
-// What another process is told of an exception.
+// The form in which an exception is sent to another process.
 #pragma once
 
 #include <cerrno>
@@ -13,7 +13,7 @@ namespace pollcore {
 
 struct ToldError {
     int error = EIO;   ///< errno value
-    std::string text;  ///< without the error's own words, which the other side adds again
+    std::string text;  ///< without the errno value's own text, which the other side adds again
 };
 
 [[nodiscard]] inline ToldError told_error(const std::exception& why) {

@@ -1,8 +1,9 @@
-// What an attached process and its daemon say to each other over a SOCK_SEQPACKET socket (unix(7)): one message a
-// packet, each of a size that its kind fixes. Requests go one way, each with an answer; events come back by themselves.
+// The protocol between an attached process and its daemon, over a SOCK_SEQPACKET socket (unix(7)). A packet is one
+// message, and the kind of the message fixes its size. The process sends requests, and the daemon answers each of them.
+// The daemon also sends events, unasked.
 //
-// Both are on one machine, so numbers are as it has them. Descriptors travel beside a message (SCM_RIGHTS).
-// What a daemon reads from here is hostile: see reads_as() and the checks in attached_client.cc.
+// Both are on one machine, so numbers have its byte order. Descriptors travel beside a message (SCM_RIGHTS).
+// All that a daemon reads is hostile: see the checks in answering.hpp and attached_client.cc.
 #pragma once
 
 #include <array>
@@ -20,7 +21,7 @@
 namespace pollcore::wire {
 
 inline constexpr std::uint32_t kMagic = 0x61436c50;  // "PlCa"
-/// Both sides have the same, or the daemon says what it has and closes.
+/// Both sides need the same version. Otherwise the daemon says which one it has, and closes.
 inline constexpr std::uint16_t kVersion = 4;
 inline constexpr std::size_t kDescriptorsMax = 4;
 
@@ -64,7 +65,7 @@ enum class Kind : std::uint16_t {
     worker_counters,
     control_counters,
     report_device,
-    end,            ///< how many there are
+    end,            ///< the number of kinds
     event = 0x100,  ///< from the daemon, unasked
 };
 
@@ -72,7 +73,7 @@ struct Header {
     std::uint32_t magic = kMagic;
     std::uint16_t version = kVersion;
     Kind kind = Kind::none;
-    std::uint64_t id = 0;  ///< of a request, comes back in its answer; an event's is 0
+    std::uint64_t id = 0;  ///< chosen by a request, repeated in its answer; 0 in an event
 };
 static_assert(sizeof(Header) == 16);
 
@@ -88,7 +89,7 @@ struct Request {
     Body body;
 };
 
-/// Before the body of every answer. With an error that is all that counts.
+/// Comes before the body of every answer. With an error, the body means nothing.
 struct Outcome {
     std::int32_t error = 0;  ///< errno value; 0: done
     std::uint32_t reserved = 0;
@@ -101,17 +102,17 @@ struct Answer {
     Body body;
 };
 
-// ---- Requests. Each names its kind, and what it is answered with. ----
+// ---- Requests. Each names its kind and the type of its answer. ----
 
 struct Attached {
     std::uint32_t qps_max = 0;
     std::uint32_t devices = 0;
     std::uint32_t workers = 0;
-    std::uint32_t client = 0;         ///< the daemon's number for this process, which its log has
+    std::uint32_t client = 0;         ///< the daemon's number for this process, as in its log
     std::uint32_t pool_counters = 0;  ///< entries of the page of counters that comes along
     std::uint32_t hugepages = 0;
     std::uint64_t registered_max = 0;  ///< bytes
-    std::uint64_t drain_ms = 0;        ///< that closing, resetting and detaching may take
+    std::uint64_t drain_ms = 0;        ///< time that closing, resetting and detaching may take
     Text<256> memory;                  ///< RuntimeReport::memory
     Text<256> eal;
 };
@@ -139,7 +140,7 @@ struct SessionOpened {
 };
 struct OpenSession {  ///< with a memfd of SessionLayout::bytes()
     static constexpr Kind kKind = Kind::open_session;
-    using Answered = SessionOpened;  ///< with a socket by which both sides wake each other, if one of them sleeps
+    using Answered = SessionOpened;  ///< with an eventfd if the worker sleeps, and a socket if `events`
     NameText worker;
     std::uint64_t bytes = 0;
     std::uint32_t submission_slots = 0;
@@ -235,7 +236,7 @@ struct Counted {
 struct AskRnrCounts {
     static constexpr Kind kKind = Kind::rnr_counts;
     using Answered = Counted;
-    QpHandle handle;  ///< or, not valid, of the device
+    QpHandle handle;  ///< not valid: counts of the device
     std::uint32_t reserved = 0;
     NameText device;
 };
@@ -317,8 +318,8 @@ struct Registered {
 struct RegisterMemory {
     static constexpr Kind kKind = Kind::register_memory;
     using Answered = Registered;
-    std::uint64_t parent = 0;  ///< a region whose memory this is a part of; 0: of the memfd that comes along
-    std::uint64_t offset = 0;  ///< of the part
+    std::uint64_t parent = 0;  ///< the region of which this is a part; 0: none, a memfd comes along
+    std::uint64_t offset = 0;  ///< of the part, from the start of `parent`
     std::uint64_t bytes = 0;
     std::uint64_t iova = 0;
     NameText device;
@@ -428,7 +429,7 @@ struct ClosePool {
     std::uint32_t reserved = 0;
     std::uint64_t region = 0;
 };
-/// A part of them; asked again from where it ended.
+/// Some of a pool's held buffers. While `more` is set, the process asks again for the rest.
 struct Held {
     static constexpr std::size_t kMost = 128;
     std::uint32_t count = 0;
@@ -439,7 +440,7 @@ struct AskHeldBuffers {
     static constexpr Kind kKind = Kind::held_buffers;
     using Answered = Held;
     PoolHandle handle;
-    std::uint32_t from = 0;  ///< so many of them are known
+    std::uint32_t from = 0;  ///< the process knows this many of them
 };
 
 struct WorkerCounted {
@@ -479,7 +480,7 @@ struct AskDevice {
     std::uint64_t index = 0;
 };
 
-/// From the daemon.
+/// An event, which the daemon sends unasked.
 struct EventTold {
     std::uint32_t type = 0;
     QpHandle qp;

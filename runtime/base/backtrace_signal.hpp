@@ -7,9 +7,9 @@
 
 namespace pollcore {
 
-/// A program that wants backtraces of the library's own threads installs a handler with SA_RESTART, says so in
-/// wants_backtraces before these threads begin, which then do not block the signal, and sends it to a thread by
-/// tgkill(2).
+/// A program that wants backtraces of the library's own threads installs a handler with SA_RESTART, and sets
+/// wants_backtraces before these threads begin, so that they do not block the signal. It sends the signal to a thread
+/// by tgkill(2).
 inline constexpr int kBacktraceSignal = SIGURG;
 inline std::atomic<bool> wants_backtraces{false};
 

@@ -1,5 +1,5 @@
-// A check that is always on: what it guards is a bug of this library or of the program that uses it, never
-// an error of a device, a peer or a user's input. It logs what it found, writes the log lines that wait, and aborts.
+// A check that is always on. It is for bugs of this library or of the program that uses it, never for errors of a
+// device, a peer or a user's input. When it fails, it logs what it found, writes the log lines that wait, and aborts.
 #pragma once
 
 namespace pollcore {

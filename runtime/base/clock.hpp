@@ -1,4 +1,4 @@
-// The cycle counter that workers are stepped with.
+// The cycle counter, which is the clock of a worker's steps.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// The CPU's hint that this thread only looks and looks again.
+// Tells the CPU that this thread spins.
 #pragma once
 
 #if defined(__x86_64__)

@@ -1,5 +1,5 @@
-// Descriptors that other processes do not use up: what must go on when there are few left (reading a configuration
-// again, asking /proc who somebody is, replacing a completion channel) has these.
+// Descriptors that other processes cannot use up. They are for work that must go on when few are left: reading a
+// configuration again, asking /proc who a process is, replacing a completion channel.
 //
 // Thread safety: any thread.
 #pragma once
@@ -10,8 +10,9 @@ namespace pollcore {
 
 inline constexpr rlim_t kDescriptorsReserved = 32;
 
-/// Whether a descriptor that the kernel gave for another process is one of the last that this process may have: the
-/// kernel gives the lowest that is free (open(2)). Who asks gives it back, and refuses what it was for with EMFILE.
+/// Whether `fd`, which was opened for another process, is one of the last descriptors that this process may have: the
+/// kernel gives the lowest number that is free (open(2)). If so, the caller closes it, and refuses the request with
+/// EMFILE.
 [[nodiscard]] inline bool is_reserved(int fd) noexcept {
     rlimit limit{};
     if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {

@@ -19,7 +19,7 @@ namespace {
 // How long a thread waits for more before it ends.
 constexpr std::chrono::seconds kIdle{1};
 
-// Of this process. Never destroyed: a job that does not return may outlive everything else.
+// The jobs of this process and their threads. Never destroyed: a job that does not return may outlive everything else.
 class Disposers {
 public:
     explicit Disposers(int threads_max) : threads_max_(threads_max) {}
@@ -45,14 +45,12 @@ public:
         (void)fewer_.wait_for(lock, within, [&] { return waiting_ <= most; });
     }
 
-    [[nodiscard]] bool has_threads() const noexcept {
-        return process_ == ::getpid();
-    }  // a forked child has none of them
+    [[nodiscard]] bool has_threads() const noexcept { return process_ == ::getpid(); }  // a forked child has no threads
 
 private:
     struct Jobs {
         std::deque<std::function<void()>> waiting;
-        bool running = false;  // or about to
+        bool running = false;  // a job runs, or the owner is in ready_
     };
 
     void loop() {
@@ -89,7 +87,7 @@ private:
     std::condition_variable changed_;
     std::condition_variable fewer_;
     std::map<DisposalOwner, Jobs> jobs_;
-    std::deque<DisposalOwner> ready_;  // those with a job of which none runs
+    std::deque<DisposalOwner> ready_;  // owners with a waiting job, of which none runs
     std::size_t waiting_ = 0;
     int threads_ = 0;
     int idle_ = 0;
@@ -112,11 +110,11 @@ void dispose(DisposalOwner owner, std::function<void()> job) noexcept {
     try {
         Disposers& all = owner == kMemoryDisposal ? memory_disposer() : disposers();
         if (!all.has_threads()) {
-            return job();  // a forked child serves nobody
+            return job();  // in a forked child nobody else waits
         }
         all.put(owner, std::move(job));
     } catch (...) {
-        // Neither memory nor a thread is to be had. What stays hurts less than waiting.
+        // There is no memory or no thread. A thing that is not ended hurts less than waiting.
     }
 }
 
@@ -124,7 +122,7 @@ void let_disposal_catch_up(std::size_t most, std::chrono::milliseconds within) n
     try {
         disposers().catch_up(most, within);
     } catch (const std::bad_alloc&) {
-        // There is none yet, hence nothing to catch up with.
+        // Making the disposers failed, so no job waits.
     }
 }
 

@@ -1,5 +1,5 @@
-// Ends things whose end may take long or wait for somebody else: on threads that exist for that, so that nobody else
-// waits.
+// Ends things whose end may take long or wait for another process. Threads that exist for this do it, so that nobody
+// else waits.
 //
 // Thread safety: any thread.
 #pragma once
@@ -11,19 +11,19 @@
 
 namespace pollcore {
 
-/// For whom something is ended. The jobs of one owner run one after the other; those of different owners do not wait
-/// for each other, as long as no more than kDisposersMax owners have a job that does not return.
+/// The user for whom something is ended. The jobs of one owner run one after the other; those of different owners do
+/// not wait for each other, as long as no more than kDisposersMax owners have a job that does not return.
 using DisposalOwner = std::uint64_t;
 inline constexpr int kDisposersMax = 64;
-/// Memory is unmapped for nobody in particular, on a thread of its own: that waits for nobody, and no descriptor that
-/// does not let go delays it.
+/// The owner of all unmapping, which has a thread of its own. Unmapping waits for nobody, and no descriptor whose close
+/// hangs delays it.
 inline constexpr DisposalOwner kMemoryDisposal = ~DisposalOwner{0};
 
-/// Runs `job`, which does not throw, some time later. Without memory or a thread for it, it runs when the next one
-/// finds them, or never.
+/// Runs `job`, which does not throw, some time later. Without memory or a thread for it, it runs with the next job
+/// that finds them, or never.
 void dispose(DisposalOwner owner, std::function<void()> job) noexcept;
-/// For who causes such jobs: waits until no more than `most` are waiting, or for `within`. Without it they could come
-/// faster than they are done.
+/// Waits until at most `most` jobs are waiting, or for `within`. A thread that causes such jobs calls this, since they
+/// could come faster than they are done.
 void let_disposal_catch_up(std::size_t most, std::chrono::milliseconds within) noexcept;
 
 }  // namespace pollcore

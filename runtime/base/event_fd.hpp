@@ -1,4 +1,4 @@
-// An eventfd(2) that wakes who polls for it: whoever signals makes it readable, the one that it wakes drains it.
+// An eventfd(2) that wakes a thread which polls for it. Signaling makes it readable, and the woken thread drains it.
 #pragma once
 
 #include <sys/epoll.h>
@@ -24,7 +24,7 @@ namespace pollcore {
     return fd;
 }
 
-// Neither can fail on a descriptor that is one: the count is far from its end, and nothing to drain is no error here.
+// Signaling and draining cannot fail on an eventfd: its count is far from its limit, and an empty one is no error here.
 inline void signal_event(int fd) noexcept {
     const std::uint64_t one = 1;
     (void)!::write(fd, &one, sizeof(one));
@@ -32,12 +32,12 @@ inline void signal_event(int fd) noexcept {
 
 // ---- Between processes that do not trust each other ----
 //
-// A worker wakes an application over a pair of sockets, of which it only ever sends to its own end: an eventfd's other
-// holder could clear O_NONBLOCK and fill it, and the worker's write would block. Nothing can be sent the other way
-// (make_bell_sockets()): a descriptor that was passed along would be closed by whoever drops it, and closing may wait
-// for as long as its owner likes. An application wakes a worker by an eventfd, which the worker neither reads nor
-// writes: it stands in an epoll(7) that tells of each write once (EPOLLET). A pipe would not do: who writes to it from
-// memory whose pages do not come holds its mutex, for which a reader waits.
+// A worker wakes an application over a pair of sockets, and only ever sends to its own end. An eventfd would not do:
+// its other holder could clear O_NONBLOCK and fill it, and the worker's write would block. Nothing can be sent the
+// other way (make_bell_sockets()): closing a descriptor that was passed along may wait for as long as its owner likes.
+// An application wakes a worker by an eventfd, which the worker neither reads nor writes: it is in an epoll(7) that
+// tells of each write once (EPOLLET). A pipe would not do: a process that writes to it from memory whose pages do not
+// come holds its mutex, and a reader waits for that.
 
 struct BellSockets {
     UniqueFd own;    ///< sends
@@ -50,7 +50,7 @@ struct BellSockets {
         throw Error(errno, std::string("cannot make sockets for ") + what_for);
     }
     BellSockets made{UniqueFd(ends[0]), UniqueFd(ends[1])};
-    // unix(7) takes it back from the other end too: its sends fail with EPIPE from now on.
+    // This shuts down the other end's sending, too (unix(7)): its sends fail with EPIPE from now on.
     if (::shutdown(made.own.get(), SHUT_RD) != 0) {
         throw Error(errno, std::string("cannot close one direction of the sockets for ") + what_for);
     }
@@ -58,9 +58,9 @@ struct BellSockets {
 }
 inline void signal_socket(int fd) noexcept {
     const char one = 1;
-    (void)!::send(fd, &one, sizeof(one), MSG_DONTWAIT | MSG_NOSIGNAL);  // when it is full, there is something to read
+    (void)!::send(fd, &one, sizeof(one), MSG_DONTWAIT | MSG_NOSIGNAL);  // a full socket is readable anyway
 }
-/// At the receiving end. Takes so much at most; what is left keeps it readable.
+/// For the receiving end. Takes at most kMost messages; the socket stays readable if more are left.
 inline void drain_socket(int fd) noexcept {
     constexpr int kMost = 16;
     char some[16];
@@ -75,7 +75,7 @@ inline void watch_visitor(int epoll, int fd) {
         throw Error(errno, "a session of another process cannot wake its worker");
     }
 }
-/// Whether one of them was written since it was last asked; up to 16 are forgotten by that.
+/// Whether an eventfd in `epoll` was written since the last call. A call takes up to 16 of them.
 inline bool visitor_came(int epoll) noexcept {
     epoll_event events[16];
     return ::epoll_wait(epoll, events, 16, 0) > 0;

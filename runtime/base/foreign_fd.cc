@@ -12,9 +12,9 @@
 namespace pollcore {
 namespace {
 
-// Dropped by the kernel they would linger. The socket is shut down: what stands in its queue can still be read. A
-// message of no bytes brings descriptors too, and recvmsg() returns 0 for it as at the end; but a message comes with
-// credentials, and the end does not.
+// Closes the descriptors in a socket's queue; if the kernel dropped them, they would linger. The socket is shut down,
+// but its queue can still be read. recvmsg() returns 0 at the end, and also for a message of no bytes, which may bring
+// descriptors; but a message comes with credentials, and the end does not.
 void take_descriptors_out(int socket) noexcept {
     const int yes = 1;
     if (::setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &yes, sizeof(yes)) != 0) {
@@ -32,13 +32,13 @@ void take_descriptors_out(int socket) noexcept {
         message.msg_controllen = control.size();
         const ssize_t got = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         if (got < 0) {
-            // ECONNRESET is said once, when the other side has closed without having read all.
+            // ECONNRESET is reported once, when the other side has closed without having read all.
             if (errno != EINTR && (errno != ECONNRESET || std::exchange(reset, true))) {
                 return;
             }
             continue;
         }
-        // Here, one by one: else each socket in the queue of those that wait could add as many as its own queue holds.
+        // Closed here, one by one: if they were queued, each socket could add as many as its own queue holds.
         for_each_descriptor(message, [](int fd) { close_here(fd); });
         if (got == 0 && message.msg_controllen == 0) {
             return;
@@ -54,7 +54,7 @@ void close_here(int fd, Unread unread) noexcept {
         take_descriptors_out(fd);
     }
     const linger none{.l_onoff = 0, .l_linger = 0};
-    (void)::setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none));  // of what is no socket there is nothing to set
+    (void)::setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none));  // fails on anything but a socket, without harm
     (void)::close(fd);
 }
 

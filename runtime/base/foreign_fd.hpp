@@ -2,8 +2,8 @@
 //
 // Closing it may wait for as long as that process likes: a TCP socket with SO_LINGER and unsent data waits for the
 // linger time (socket(7)), a file of a FUSE server for an answer to FLUSH, a Unix socket for what the descriptors in
-// its queue wait for. So whoever others wait for never closes one: a ForeignFd is closed on a thread that exists for
-// that (disposal.hpp).
+// its queue wait for. So a thread that others wait for never closes one: a ForeignFd is closed on a thread that exists
+// for this (disposal.hpp).
 //
 // Thread safety: none of its own; the owner's. The functions: any thread.
 #pragma once
@@ -14,17 +14,17 @@
 
 namespace pollcore {
 
-/// What is done with messages that nobody has read.
+/// What closing does with messages that nobody has read.
 enum class Unread {
     left,   ///< the descriptor is no socket of ours
-    taken,  ///< it is the only one of a socket of ours: the descriptors in its queue are taken out, so that each is
-            ///< closed like this one
+    taken,  ///< the descriptor is the only one of a socket of ours: descriptors in the socket's queue are taken out, so
+            ///< that none of them lingers
 };
 
-/// On the calling thread, which may wait in it. A socket does not linger.
+/// Closes on the calling thread, which may wait in it. A socket does not linger.
 void close_here(int fd, Unread unread = Unread::left) noexcept;
-/// Later, in turn with what else is closed for this user; returns at once. A socket of ours is shut down before this
-/// returns.
+/// Closes later, in turn with other descriptors of this user; returns at once. A socket of ours is shut down before
+/// this returns.
 void close_elsewhere(int fd, Unread unread, DisposalOwner user) noexcept;
 
 class ForeignFd {

@@ -1,10 +1,9 @@
-// What a thread says of itself, so that another can see whether it hangs: when it began what it does, or until when it
-// waits.
+// A thread writes down when it began its current work, or until when it waits, so that another thread can see whether
+// it hangs (D33).
 //
-// Times are of the clock that the thread is turned with: cycles for a worker, nanoseconds of the steady clock for the
-// others.
+// Times are of the thread's own clock: cycles for a worker, nanoseconds of the steady clock for the others.
 //
-// Thread safety: each function says whose it is.
+// Thread safety: as each section says.
 #pragma once
 
 #include <sys/types.h>
@@ -26,16 +25,16 @@ public:
     static constexpr std::uint64_t kNotRunning = 0;
     static constexpr std::uint64_t kForever = std::numeric_limits<std::uint64_t>::max();
 
-    // ---- The thread's own. Where several threads write, they hold one mutex. ----
+    // ---- The thread itself. If several threads write, they hold one mutex. ----
 
     /// The thread runs; `thread_id` is the kernel's.
     void start(pid_t thread_id, std::uint64_t now) noexcept {
         thread_id_.set(static_cast<std::uint64_t>(thread_id));
         begin(now);
     }
-    /// Has something to do from here on, or goes on to the next thing.
+    /// The thread begins work, or goes on to the next piece of it.
     void begin(std::uint64_t now) noexcept { since_.set(now); }
-    /// Is done with that, and waits. With a limit it has to move again by then.
+    /// The thread waits, and has to move again by `until`.
     void wait(std::uint64_t until = kForever) noexcept {
         since_.set(until);
         turns_.add();
@@ -45,7 +44,7 @@ public:
 
     // ---- Any thread. Each value is a statistic: what is read may be a moment old. ----
 
-    /// Since when it has owed a movement; in the future while it waits.
+    /// Since when the thread has owed a movement; in the future while it waits.
     [[nodiscard]] std::uint64_t since() const noexcept { return since_.value(); }
     [[nodiscard]] std::uint64_t turns() const noexcept { return turns_.value(); }
     [[nodiscard]] pid_t thread_id() const noexcept { return static_cast<pid_t>(thread_id_.value()); }

@@ -1,4 +1,4 @@
-// Memory, and how it is given back: a runtime's from its platform, or what it shares with another process.
+// Memory, and how it is given back: a runtime's own from its platform, or memory that it shares with another process.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ public:
     HostMemory() = default;
     /// Owns `data`, which `release` gives back.
     HostMemory(void* data, std::size_t size, Release release) noexcept : data_(data), size_(size), release_(release) {}
-    /// Of `owner`, which gives it back.
+    /// Memory of `owner`, which gives it back.
     HostMemory(void* data, std::size_t size, std::shared_ptr<void> owner) noexcept
         : data_(data), size_(size), owner_(std::move(owner)) {}
     ~HostMemory() {

@@ -1,4 +1,4 @@
-// The lives of a queue pair's place: each reset begins another, and so does each queue pair that is given the place.
+// The lives of a queue pair's place: each reset begins a new life, and so does each queue pair that gets the place.
 //
 // Thread safety: pure.
 #pragma once
@@ -7,8 +7,8 @@
 
 namespace pollcore {
 
-/// A handle has room for the generation alone, which is never 0 and comes again after 65535 lives. The epoch tells
-/// apart what an earlier life of a generation has left behind.
+/// A handle has room for the generation only, which is never 0 and comes again after 65535 lives. The epoch tells a
+/// life from an earlier one with the same generation, which may have left something behind.
 struct Life {
     std::uint16_t generation = 0;
     std::uint16_t epoch = 0;

@@ -1,4 +1,4 @@
-// For lines in the log that another process can cause as often as it likes.
+// A budget for log lines that another process can cause as often as it likes.
 //
 // Thread safety: one thread.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace pollcore {
 
-/// So many in a second; what is left out is counted, and told with the next.
+/// Allows so many lines a second. Lines that are left out are counted, and the next line says how many.
 class LineBudget {
 public:
     using Clock = std::chrono::steady_clock;
@@ -39,7 +39,7 @@ private:
     std::uint64_t left_out_ = 0;
 };
 
-/// For the end of such a line.
+/// The end of such a line, which says how many were left out.
 [[nodiscard]] inline std::string and_others(std::uint64_t left_out) {
     return left_out == 0 ? std::string() : " (" + std::to_string(left_out) + " lines like this were left out before)";
 }

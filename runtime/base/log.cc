@@ -22,7 +22,7 @@ namespace {
 using log_detail::Format;
 
 // Where lines go, and in which format, in one word so that a writer never sees half of a change.
-// Aligned, so that clang too knows that it is written at once.
+// Aligned, so that clang, too, writes it at once.
 struct alignas(8) Output {
     int fd;
     Format format;
@@ -31,7 +31,7 @@ struct alignas(8) Output {
 // All relaxed: each word stands for itself, and a line that still goes by the old value does no harm.
 std::atomic<LogLevel> current_level{LogLevel::info};
 std::atomic<std::uint64_t> lines_lost{0};
-std::atomic<std::uint64_t> lines_to_report{0};  // of those, the ones whose place in the log has come
+std::atomic<std::uint64_t> lines_to_report{0};  // lost lines whose place in the log has come
 std::atomic<std::uint64_t> lines_reported{0};
 
 std::atomic<Output>& output() {
@@ -124,8 +124,7 @@ Format detect_format(int fd, const char* journal_stream) noexcept {
     if (end == second || *end != '\0') {
         return Format::plain;
     }
-    // The variable is inherited also by programs whose stderr was redirected since: only the file itself
-    // tells.
+    // A program whose stderr was redirected inherits the variable, too, so only the file itself tells.
     struct stat info {};
     const bool same = ::fstat(fd, &info) == 0 && info.st_dev == device && info.st_ino == inode;
     return same ? Format::journal : Format::plain;
@@ -191,7 +190,7 @@ bool losses_unsaid() noexcept {
     return lines_to_report.load(std::memory_order_relaxed) > lines_reported.load(std::memory_order_relaxed);
 }
 
-// Each loss is said once, by whichever thread takes the difference.
+// Each loss is logged once, by the thread that takes the difference.
 void say_losses() noexcept {
     std::uint64_t said = lines_reported.load(std::memory_order_relaxed);
     const std::uint64_t lost = lines_to_report.load(std::memory_order_relaxed);

@@ -20,8 +20,8 @@
 namespace pollcore {
 namespace log_detail {
 
-// The lines that wait, and the thread that writes them. One of each process, and never destroyed: the thread may be
-// inside write(2) when the last LogWriter ends.
+// The lines that wait, and the thread that writes them. Each process has one queue, which is never destroyed: the
+// thread may be inside write(2) when the last LogWriter ends.
 class LogQueue {
 public:
     explicit LogQueue(const LogQueue* of_parent) : of_parent_(of_parent), wake_(make_event_fd("the log's thread")) {}
@@ -38,7 +38,7 @@ public:
 private:
     struct Waiting {
         std::string line;
-        std::uint64_t lost_before = 0;  // between the line before and this one
+        std::uint64_t lost_before = 0;  // lines lost between the previous line and this one
     };
 
     // A thread that is told to give up does so within this, unless it is inside write(2).
@@ -49,18 +49,18 @@ private:
     [[nodiscard]] bool await_room(std::uint64_t discards) noexcept;
     void discard() noexcept;
 
-    [[maybe_unused]] const LogQueue* const of_parent_;  // keeps it reachable
+    [[maybe_unused]] const LogQueue* const of_parent_;  // keeps the parent's queue reachable
     const pid_t process_ = ::getpid();
-    const UniqueFd wake_;  // of the thread, when it waits for room
+    const UniqueFd wake_;  // wakes the thread while it waits for room
 
     std::mutex mutex_;
     std::condition_variable come_;      // a line, or the end
     std::condition_variable progress_;  // a line is gone, or the thread has begun or ended
     std::deque<Waiting> waiting_;
-    std::size_t bytes_ = 0;          // of waiting_
-    std::uint64_t lost_behind_ = 0;  // after the last of them
+    std::size_t bytes_ = 0;          // in waiting_
+    std::uint64_t lost_behind_ = 0;  // lines lost after the last of waiting_
     std::uint64_t taken_ = 0;        // lines that were put here
-    std::uint64_t gone_ = 0;         // of those, written or lost
+    std::uint64_t gone_ = 0;         // lines that were put here and are written or lost
     std::uint64_t discards_ = 0;
     int users_ = 0;
     bool running_ = false;
@@ -173,8 +173,8 @@ void LogQueue::write(const std::string& line, std::uint64_t discards) noexcept {
     }
 }
 
-// False: the line is not wanted any more. After true, write(2) waits only where another process takes the room that
-// there was.
+// Waits for room in the output. False: the line is not wanted any more. After true, write(2) waits only if another
+// process takes that room.
 bool LogQueue::await_room(std::uint64_t discards) noexcept {
     for (;;) {
         {
@@ -186,8 +186,8 @@ bool LogQueue::await_room(std::uint64_t discards) noexcept {
         pollfd either[] = {{.fd = output_fd(), .events = POLLOUT, .revents = 0},
                            {.fd = wake_.get(), .events = POLLIN, .revents = 0}};
         if (either[0].fd < 0 || ::poll(either, 2, -1) < 0) {
-            return true;  // write(2) says what is wrong with the descriptor; without memory for poll(2), this thread
-                          // alone waits
+            // write(2) says what is wrong with the descriptor. Without memory for poll(2), only this thread waits.
+            return true;
         }
         if (either[1].revents != 0) {
             (void)drain_event(wake_.get());
@@ -197,7 +197,7 @@ bool LogQueue::await_room(std::uint64_t discards) noexcept {
     }
 }
 
-// ---- Of the process ----
+// ---- The queue of the process ----
 
 namespace {
 
@@ -215,7 +215,7 @@ LogQueue& queue_of_this_process() {
         auto fresh = std::make_unique<LogQueue>(known);
         const bool first = known == nullptr;
         if (current_queue.compare_exchange_strong(known, fresh.get(), std::memory_order_acq_rel)) {
-            if (first) {  // a child inherits it
+            if (first) {  // a child inherits the handler
                 std::atexit([] { (void)flush_log(LogWriter::kPatience); });
             }
             return *fresh.release();

@@ -1,7 +1,7 @@
-// Log lines are written by a thread of their own, so that who logs never waits for whoever reads them.
+// Log lines are written by a thread of their own, so that a thread that logs never waits for a reader.
 //
-// A pipe that nobody reads, a stopped terminal or a journal that hangs makes write(2) wait. Without a LogWriter,
-// whoever logs waits there. With one, lines stand in a bounded queue, and what does not fit is lost and counted.
+// A pipe that nobody reads, a stopped terminal or a journal that hangs makes write(2) wait. Without a LogWriter, a
+// thread that logs waits there. With one, lines wait in a bounded queue. A line that does not fit is lost and counted.
 //
 // Thread safety: all functions, from any thread.
 // Invariants
@@ -25,7 +25,7 @@ class LogQueue;
 /// thread and writes its lines itself.
 class LogWriter {
 public:
-    /// What may wait to be written.
+    /// The most that waits to be written.
     static constexpr std::size_t kLinesMax = 1024;
     static constexpr std::size_t kBytesMax = std::size_t{1} << 20;
     /// How long the end of the process's last LogWriter, exit(3) and set_log_output() wait for a reader.
@@ -35,7 +35,7 @@ public:
     /// called when another LogWriter has started the thread. Throws std::system_error when no thread or descriptor is
     /// to be had.
     explicit LogWriter(std::function<void()> settle = [] {});
-    /// The last one writes what waits, for kPatience at most. What is left then is lost.
+    /// The last one writes the lines that wait, for kPatience at most. Lines that are left then are lost.
     ~LogWriter();
     LogWriter(const LogWriter&) = delete;
     LogWriter& operator=(const LogWriter&) = delete;
@@ -44,8 +44,8 @@ private:
     log_detail::LogQueue& queue_;
 };
 
-/// Waits until the lines logged so far are written or lost. False: `within` has passed before. For who is about to end
-/// the process by abort(3) or _exit(2), which lose the lines that wait.
+/// Waits until the lines logged so far are written or lost. False: `within` has passed before. Call it before abort(3)
+/// or _exit(2), which lose the lines that wait.
 bool flush_log(std::chrono::milliseconds within) noexcept;
 
 namespace log_detail {
@@ -53,7 +53,7 @@ namespace log_detail {
 /// Takes `line` for the thread. False: no LogWriter lives, so the caller writes it.
 [[nodiscard]] bool hand_over(std::string& line);
 
-/// The thread looks again at what the output is.
+/// Makes the thread look again at which descriptor the output is.
 void output_changed() noexcept;
 
 }  // namespace log_detail

@@ -1,9 +1,8 @@
-// How a thread looks at a line that another CPU is to write.
+// How a thread looks at a cache line that another CPU is about to write.
 //
-// A look fetches the line from the CPU that is to write it, which then has to fetch it back before it can. So a look
-// that comes too early makes what it waits for come later, by one or two transfers: between CPUs that share no cache
-// that is most of a round trip. Looks close to each other cost more still, since a core begins the next one before it
-// has seen what the last one brought, and starts again when that was news. runtime/DECISIONS.md, D16, has the measurements.
+// A look takes the line from the CPU that is about to write it, and that CPU has to fetch it back first: a look that
+// comes too early delays what it waits for, by one or two transfers (D16). Looks close to each other cost more still: a
+// core begins the next look before it has the result of the last one, and starts again when that brought news.
 //
 // Thread safety: pure.
 #pragma once
@@ -13,9 +12,9 @@
 
 namespace pollcore {
 
-/// What this thread has stored can be seen elsewhere when this returns, and no look behind it has begun.
-// By mfence: behind the locked instruction that a compiler makes of a fence, loads begin early, and a hop between far
-// CPUs takes 380 ns, not 290.
+/// When this returns, other CPUs can see all that this thread has stored, and no later look has begun.
+// Uses mfence: after the locked instruction that a compiler makes of a fence, loads begin early, and a hop between far
+// CPUs takes 380 ns, not 290 (D16).
 [[gnu::always_inline]] inline void settle_stores() noexcept {
 #if defined(__x86_64__)
     asm volatile("mfence" : : : "memory");
@@ -24,8 +23,9 @@ namespace pollcore {
 #endif
 }
 
-/// So many cycles of this core, at least one, by additions that wait for each other. No load behind it begins before it
-/// is over, and none before it is left unfinished. A `pause` takes 40 to 140 cycles, by the CPU.
+/// Waits `cycles` cycles of this core, which must be at least 1, by additions that wait for each other. No later load
+/// begins before this returns, and every earlier load is finished. A `pause` takes 40 to 140 cycles, depending on the
+/// CPU.
 [[gnu::always_inline]] inline void delay_look(std::uint32_t cycles) noexcept {
 #if defined(__x86_64__)
     std::uint64_t left = cycles;
@@ -40,7 +40,7 @@ namespace pollcore {
 #endif
 }
 
-/// What one look and the next are to have between them.
+/// Cycles between one look and the next.
 inline constexpr std::uint32_t kBetweenLooks = 20;
 
 }  // namespace pollcore

@@ -1,5 +1,5 @@
-// A place in a map that is taken before its key is known: what is then made has its place, and is not lost for want of
-// memory.
+// A place in a map that is allocated before its key is known, so that a new object is not lost for want of memory
+// (D29).
 //
 // Thread safety: that of the map.
 #pragma once
@@ -11,7 +11,7 @@ namespace pollcore {
 template <class Map>
 class MapPlace {
 public:
-    /// Throws std::bad_alloc. What is not placed ends with this.
+    /// Throws std::bad_alloc. A value that take() has not put into the map ends with this object.
     explicit MapPlace(Map& map, typename Map::mapped_type value = {}) : map_(map) {
         Map one;
         one.emplace(typename Map::key_type{}, std::move(value));
@@ -19,7 +19,7 @@ public:
     }
 
     [[nodiscard]] typename Map::mapped_type& value() noexcept { return node_.mapped(); }
-    /// Once, by a key that the map has not.
+    /// Puts the value into the map. Call it once, with a key that the map does not have.
     void take(const typename Map::key_type& key) noexcept {
         node_.key() = key;
         map_.insert(std::move(node_));

@@ -8,12 +8,12 @@
 
 namespace pollcore {
 
-/// As many as one message carries (SCM_MAX_FD of the kernel). The kernel closes what finds no room, on the thread that
-/// receives.
+/// The most that one message carries (SCM_MAX_FD of the kernel). The kernel closes descriptors that find no room, on
+/// the thread that receives.
 inline constexpr std::size_t kDescriptorsPerMessage = 253;
 
-/// Calls `take` with each. They are this process's from the return of recvmsg() on, whatever that returned but an
-/// error: a message of no bytes brings descriptors too.
+/// Calls `take` with each descriptor. They are this process's as soon as recvmsg() returns anything but an error, also
+/// 0: a message of no bytes brings descriptors, too.
 template <class F>
 void for_each_descriptor(msghdr& message, F&& take) {
     for (cmsghdr* beside = CMSG_FIRSTHDR(&message); beside != nullptr; beside = CMSG_NXTHDR(&message, beside)) {

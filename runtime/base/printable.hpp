@@ -1,7 +1,7 @@
 // Names that another process or a peer has chosen, as a field of a log line or a message.
 //
-// Such a name may hold what ends a field or a line, or what moves a terminal's cursor: a process may be called `a), uid
-// 0`, and an address may hold a newline, an escape sequence or letters that run from right to left.
+// Such a name may end a field or a line, or move a terminal's cursor: a process may be called `a), uid 0`, and an
+// address may hold a newline, an escape sequence or letters that run from right to left.
 //
 // Thread safety: all functions, from any thread.
 #pragma once

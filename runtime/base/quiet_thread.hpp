@@ -1,4 +1,4 @@
-// A thread of the library's own in a program that may have signal handlers of its own.
+// Threads of the library in a program that may have signal handlers of its own.
 #pragma once
 
 #include <pthread.h>
@@ -11,8 +11,8 @@
 
 namespace pollcore {
 
-/// One that gets no signals, which are for the program's own threads, but for kBacktraceSignal where the program wants
-/// that. Throws std::system_error.
+/// Starts a thread that gets no signals, since these are for the program's own threads. The exception is
+/// kBacktraceSignal, if the program wants it. Throws std::system_error.
 template <class F>
 [[nodiscard]] std::thread start_quiet_thread(F&& body) {
     struct Masked {

@@ -1,4 +1,4 @@
-// From a heartbeat to what a program is told.
+// Makes the ThreadHealth that a program sees from a heartbeat (D33).
 //
 // Thread safety: any thread.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace pollcore {
 
-/// `now` is of the heartbeat's clock, of which `per_ns` units make a nanosecond.
+/// `now` is a time of the heartbeat's clock; `per_ns` units of that clock make a nanosecond.
 [[nodiscard]] inline ThreadHealth thread_health(std::string name, ThreadHealth::Kind kind, const Heartbeat& heartbeat,
                                                 std::uint64_t now, double per_ns = 1) {
     using State = ThreadHealth::State;

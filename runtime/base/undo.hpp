@@ -1,4 +1,4 @@
-// The way back from what is done in several steps, of which each may fail.
+// Takes back the earlier steps of an action when a later one fails (D29).
 //
 // Thread safety: that of what it runs.
 #pragma once
@@ -7,8 +7,8 @@
 
 namespace pollcore {
 
-/// Takes back what was done so far, unless keep() has said that it stays. What it runs throws nothing, hence allocates
-/// nothing: an allocation may be what has failed.
+/// Runs `take_back` when it ends, unless keep() was called. `take_back` throws nothing, hence allocates nothing: an
+/// allocation may be the step that has failed.
 template <class F>
 class [[nodiscard]] Undo {
 public:

@@ -11,7 +11,7 @@ namespace pollcore::config {
 namespace {
 
 constexpr std::size_t kPathMax = sizeof(sockaddr_un::sun_path) - 1;
-// As useradd(8) and groupadd(8) take them.
+// The longest name that useradd(8) and groupadd(8) accept.
 constexpr std::size_t kAccountMax = 32;
 constexpr std::uint32_t kModeMax = 0777;
 // connect(2) to a socket needs the right to write.

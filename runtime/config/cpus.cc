@@ -21,7 +21,7 @@ namespace pollcore::config {
 namespace {
 
 constexpr const char* kOnlineFile = "/sys/devices/system/cpu/online";
-constexpr std::uint32_t kCpuNumberMax = 1u << 20;  // far beyond any kernel's NR_CPUS: what is above is no CPU list
+constexpr std::uint32_t kCpuNumberMax = 1u << 20;  // far beyond any kernel's NR_CPUS: a larger number is no CPU's
 
 std::set<std::uint32_t> read_online() {
     std::ifstream file(kOnlineFile);
@@ -32,8 +32,8 @@ std::set<std::uint32_t> read_online() {
     return parse_cpu_list(line, kOnlineFile);
 }
 
-// What the kernel grants a thread that asks for all CPUs: the cpuset. A thread of its own asks, so nobody's
-// affinity changes; the affinity of the program's threads does not matter, since a worker is pinned by itself.
+// The cpuset: the CPUs that the kernel grants a thread that asks for all of them. A thread of its own asks, so no other
+// thread's affinity changes. The affinity of the program's threads does not matter, since a worker is pinned by itself.
 std::set<std::uint32_t> read_cpuset(const std::set<std::uint32_t>& online) {
     const std::size_t cpus = *online.rbegin() + std::size_t{1};
     const std::size_t size = std::max(CPU_ALLOC_SIZE(cpus), sizeof(cpu_set_t));

@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t kFileSizeMax = 1u << 20;
 
-// A key as a path in a message shows it: quoted, if TOML needs it so.
+// A key as it appears in a message's path: quoted, if TOML needs quotes for it.
 std::string shown_key(std::string_view key) {
     const bool bare = !key.empty() && key.find_first_not_of(
                                           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -73,7 +73,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
                   accepted);
 }
 
-// Puts what the file says into a Config: types, units, known and required keys. Ranges are check()'s.
+// Puts the values of a file into a Config. Checks types, units, each value's range, and known and required keys.
 class Reader {
 public:
     Reader(const TomlNode& document, const Cpus& cpus, const Origin& origin)
@@ -133,7 +133,7 @@ private:
             origin_.refuse(path, node.shown(), reason->text, rule.accepted());
         }
         const auto& value = std::get<typename Rule::Value>(parsed);
-        // Before it is put into a field that may be too narrow for it.
+        // Checked before it goes into a field that may be too narrow for it.
         if (const Refusal why = rule.check(value)) {
             origin_.refuse(path, node.shown(), *why, rule.accepted());
         }
@@ -157,7 +157,7 @@ private:
     const Origin& origin_;
 };
 
-// What a worker has that the file says nothing of. CPU 0 comes last: machines do most of everything else there.
+// Chooses those values of workers that the file leaves out. CPU 0 comes last: machines do most other work there.
 void choose_by_machine(const TomlNode& document, const Cpus& cpus, const Origin& origin,
                        std::vector<WorkerConfig>& workers) {
     const TomlNode* const tables = document.find("worker");
@@ -234,7 +234,7 @@ std::string read_file(const std::filesystem::path& path, const Origin& origin) {
     }
 }
 
-// `origin` gets the places of what is read.
+// Puts the place of each key that the file has into `origin`.
 Config parse_into(std::string_view text, const Cpus& cpus, Origin& origin) {
     const TomlNode document = read_toml(text, origin);
     remember_places(document, "", origin);

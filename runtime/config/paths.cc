@@ -1,4 +1,4 @@
-// The paths of a configuration against the file system of this machine.
+// Checks the paths of a configuration against the file system of this machine.
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -9,7 +9,7 @@
 namespace pollcore::config {
 namespace {
 
-// Another failure than these says something of whoever looks, who may not be the user that the daemon runs as.
+// Any other error may be due to the user of this process, which may not be the user that the daemon runs as.
 bool is_missing(int error) noexcept {
     return error == ENOENT || error == ENOTDIR;
 }
@@ -22,7 +22,7 @@ Refusal check_directory(const std::filesystem::path& path) {
     return S_ISDIR(status.st_mode) ? std::nullopt : Refusal("it is no directory");
 }
 
-// A socket may be what a daemon that was killed has left, or that of the daemon which reads its configuration again.
+// A socket may be there: a killed daemon has left it, or the daemon that reads its configuration again owns it.
 Refusal check_socket_path(const std::filesystem::path& path) {
     const std::filesystem::path directory = path.parent_path();
     if (const Refusal why = check_directory(directory)) {

@@ -56,8 +56,7 @@ std::string Origin::prefix(int line) const {
 }
 
 int Origin::line_around(std::string path) const {
-    // "worker[0].core", then "worker[0]", then "worker"; a file without any of these is meant from its first
-    // line.
+    // Looks for "worker[0].core", then "worker[0]", then "worker". If the file has none of these, the line is 1.
     for (;;) {
         if (const auto found = places_.find(path); found != places_.end()) {
             return found->second.line;

@@ -13,7 +13,7 @@ namespace pollcore::config {
 
 /// A string as TOML writes it: quoted, with control characters escaped, so that it stays on its line.
 [[nodiscard]] std::string toml_quoted(std::string_view text);
-/// The same for a message: what is very long is cut.
+/// Quotes a string for a message, in which a very long one is cut.
 [[nodiscard]] std::string toml_quoted_short(std::string_view text);
 
 /// Where in a file a value stands, and how it is written there.
@@ -30,11 +30,11 @@ public:
 
     void remember(const std::string& path, Place place) { places_.insert_or_assign(path, std::move(place)); }
 
-    /// Refuses the value of a key. `shown` is used where the file does not say how it is written.
-    /// `path` is such as "worker[0].core".
+    /// Refuses the value of a key. `shown` is the value as the message shows it, unless a file says how it is written.
+    /// `path` looks like "worker[0].core".
     [[noreturn]] void refuse(const std::string& path, const std::string& shown, std::string_view why,
                              std::string_view accepted) const;
-    /// Refuses what is not there. Its line is that of the nearest thing around it which the file has.
+    /// Refuses a missing key or table. The message names the line of the nearest table around it that the file has.
     [[noreturn]] void refuse_absent(const std::string& path, std::string_view why, std::string_view accepted) const;
     /// Refuses a file as a whole, or a line of it (0: no line).
     [[noreturn]] void refuse_text(int line, std::string_view why, std::string_view accepted) const;

@@ -36,7 +36,7 @@ int continuation_bytes(unsigned char first) {
 }
 
 bool is_ip_address(int family, std::string_view text) {
-    in6_addr parsed{};  // the larger of the two
+    in6_addr parsed{};  // large enough for both families
     return ::inet_pton(family, std::string(text).c_str(), &parsed) == 1;
 }
 
@@ -52,7 +52,7 @@ Parsed<std::uint64_t> read_count(const TomlNode& node) {
 
 }  // namespace
 
-// Is it something that TOML can hold and a message can show? Overlong forms, surrogates and values above
+// Whether TOML can hold the text and a message can show it. Overlong forms, surrogates and values above
 // U+10FFFF are no UTF-8.
 bool is_printable_utf8(std::string_view text) {
     for (std::size_t i = 0; i < text.size();) {

@@ -1,4 +1,4 @@
-// What values a key of the configuration may have: a rule reads a value from TOML, checks it (from a file or
+// The rules for the values of the configuration's keys. A rule reads a value from TOML, checks it (from a file or
 // built in code), prints it as TOML and says in words what it accepts.
 //
 // All rules have the same four members, so that schema.hpp can name a rule for each key and reading,
@@ -6,7 +6,7 @@
 //   accepted()     what a message says after "accepted: "
 //   read(node)     the value, or why there is none; takes only what is exact
 //   check(value)   why the value is refused, or nothing
-//   print(value)   as TOML; of a refused value too, for the message
+//   print(value)   the value as TOML; also works for a refused value, for the message
 //
 // Thread safety: immutable values.
 #pragma once
@@ -32,7 +32,7 @@ using Refusal = std::optional<std::string>;
 
 /// "it is a string where an integer belongs"
 [[nodiscard]] Reason wrong_type(const TomlNode& node, std::string_view wanted);
-/// Without control characters, in the shortest encoding of each character.
+/// UTF-8 without control characters, in the shortest encoding of each character.
 [[nodiscard]] bool is_printable_utf8(std::string_view text);
 /// The text of a string node.
 [[nodiscard]] Parsed<std::string> read_text(const TomlNode& node);
@@ -99,14 +99,14 @@ struct DurationRule {
 using MillisecondsRule = DurationRule<std::chrono::milliseconds>;
 using MicrosecondsRule = DurationRule<std::chrono::microseconds>;
 
-/// What the string rules share: reading and printing.
+/// The common part of the string rules: reading and printing.
 struct TextRule {
     using Value = std::string;
     [[nodiscard]] Parsed<Value> read(const TomlNode& node) const { return read_text(node); }
     [[nodiscard]] std::string print(const Value& value) const { return toml_quoted_short(value); }
 };
 
-/// A word that names something. Empty where that has a meaning.
+/// A word that names something. It may be empty if that has a meaning.
 struct NameRule : TextRule {
     constexpr explicit NameRule(std::string_view meaning_of_empty = {}) : empty_means(meaning_of_empty) {}
     std::string_view empty_means;
@@ -127,14 +127,14 @@ struct AddressRule : TextRule {
     [[nodiscard]] Refusal check(const Value& value) const;
 };
 
-/// By its absolute path, or empty for the user's own.
+/// A directory by its absolute path, or empty for the user's own.
 struct DirectoryRule : TextRule {
     [[nodiscard]] std::string accepted() const;
     [[nodiscard]] Refusal check(const Value& value) const;
     [[nodiscard]] std::string print(const Value& value) const { return toml_quoted(value); }
 };
 
-/// A Unix socket's, or empty.
+/// The path of a Unix socket, or empty.
 struct SocketPathRule : TextRule {
     [[nodiscard]] std::string accepted() const;
     [[nodiscard]] Refusal check(const Value& value) const;
@@ -150,7 +150,7 @@ struct AccountRule : TextRule {
     [[nodiscard]] Refusal check(const Value& value) const;
 };
 
-/// Several of them.
+/// Several users or groups of the machine.
 struct AccountsRule {
     using Value = std::vector<std::string>;
     AccountKind kind{};

@@ -22,10 +22,10 @@ namespace pollcore::config {
 struct Key {
     std::string_view name;
     bool required = false;
-    bool applies = true;             ///< to this object, by its kind
-    std::string_view only_for = {};  ///< where it would apply, in words
-    bool by_machine =
-        false;  ///< left out it is chosen by this machine's CPUs, so that no value is the default of all machines
+    bool applies = true;             ///< objects of this kind have the key
+    std::string_view only_for = {};  ///< the objects that have the key, in words
+    /// If the key is left out, its value follows from this machine's CPUs, so no value is the default of all machines.
+    bool by_machine = false;
 };
 
 constexpr Key required(std::string_view name) {
@@ -182,7 +182,7 @@ void each_section(AnyConfig& config, Visit&& visit) {
     visit.list("service", config.services);
 }
 
-/// Between what a struct holds and what a rule is about.
+/// Converts a struct's member to the type that its rule works with.
 template <class Rule, class Field>
 typename Rule::Value value_of(const Field& field) {
     if constexpr (std::is_same_v<Field, std::filesystem::path>) {

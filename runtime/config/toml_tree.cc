@@ -10,7 +10,7 @@
 namespace pollcore::config {
 namespace {
 
-// Document, section, entry, value: what is below is only ever refused, by its type.
+// Document, section, entry, value: anything deeper is refused by its type.
 constexpr int kDepthMax = 6;
 
 // The parser recurses: without a limit one line of dots ("a.a.a. ...") ends in a stack overflow.

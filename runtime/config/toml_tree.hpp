@@ -18,7 +18,7 @@ struct TomlNode {
     Type type = Type::table;
     int line = 0;
     int column = 0;
-    std::string key;                 ///< in a table: its own
+    std::string key;                 ///< the node's own key, if it is in a table
     std::string text;                ///< text: the content; integer: empty; all others: as a message shows it
     std::int64_t integer = 0;        ///< integer
     std::vector<TomlNode> children;  ///< list and table, in the order of the file
@@ -30,8 +30,8 @@ struct TomlNode {
     [[nodiscard]] std::string_view type_name() const noexcept;
 };
 
-/// Reads a document; refuses through `origin` what is not TOML. Deeper than any configuration goes, lists
-/// and tables come without their children.
+/// Reads a document. Refuses text that is not TOML through `origin`. Lists and tables deeper than any configuration
+/// goes come without their children.
 [[nodiscard]] TomlNode read_toml(std::string_view text, const Origin& origin);
 
 }  // namespace pollcore::config

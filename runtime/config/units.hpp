@@ -1,5 +1,5 @@
-// Sizes and durations with their units, as text and as numbers. Exact in both directions: what has no exact
-// value is refused with the reason.
+// Sizes and durations with their units, as text and as numbers. Exact in both directions: a text without an
+// exact value is refused with the reason.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -26,7 +26,7 @@ using Parsed = std::variant<T, Reason>;
 
 /// "100ns", "50us", "5ms", "2s".
 [[nodiscard]] Parsed<std::chrono::nanoseconds> parse_duration(std::string_view text);
-/// With the largest unit that holds it exactly, from `unit` (nanoseconds per count) up.
+/// Prints with the largest unit that is exact. `unit`: nanoseconds per count.
 [[nodiscard]] std::string print_duration(std::int64_t count, std::int64_t unit);
 
 inline constexpr std::string_view kBytesExample = "a size with unit B, KiB, MiB, GiB or TiB, such as \"2MiB\"";

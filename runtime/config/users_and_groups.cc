@@ -14,7 +14,8 @@
 namespace pollcore::config {
 namespace {
 
-// These say by ERANGE that the buffer is too short. Returns another error, or 0 with `found` or without.
+// Calls `find` with larger buffers until it does not fail with ERANGE. Returns its result, and in `found` whether there
+// is a record.
 template <class Record, class Find>
 int find_record(Record& record, bool& found, Find find) {
     std::vector<char> buffer(1024);

@@ -12,7 +12,7 @@ namespace pollcore::config {
 
 enum class AccountKind { user, group };
 
-/// What chown(2) takes for "leave it as it is". No user and no group has this number.
+/// chown(2) takes this number for "leave it as it is". No user and no group has it.
 inline constexpr std::uint32_t kNoAccount = 4294967295;
 
 /// The number of the account that `name` names, or the reason why there is none. A name is looked up by getpwnam_r(3)

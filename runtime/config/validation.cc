@@ -17,7 +17,7 @@ std::string item(std::string_view section, std::size_t index) {
     return fmt::format("{}[{}]", section, index);
 }
 
-// Each value against its own rule.
+// Checks each value against its own rule.
 class RuleChecker {
 public:
     RuleChecker(const Cpus& cpus, const Origin& origin) : cpus_(cpus), origin_(origin) {}
@@ -144,7 +144,7 @@ void check_service(const Config& config, std::size_t index, const Origin& origin
     const WorkerConfig& worker = find_by_name(config.workers, service.worker, "worker", worker_path, origin);
     check_address(service, device, path + ".address", origin);
 
-    // A port of 0 is chosen by the kernel, for each anew.
+    // For port 0 the kernel chooses a port, another one for each service.
     const bool any_port = device.kind == DeviceConfig::Kind::verbs && service.address.ends_with(":0");
     for (std::size_t i = 0; i < index && !any_port; ++i) {
         if (config.services[i].device == service.device && config.services[i].address == service.address) {
@@ -193,7 +193,7 @@ void check_service(const Config& config, std::size_t index, const Origin& origin
     }
 }
 
-// What each service may have by itself and all of them cannot have together.
+// Checks limits that each service may keep by itself, and that all of them together may exceed.
 void check_sums(const Config& config, const Origin& origin) {
     std::uint64_t connections = 0;
     std::uint64_t bytes = 0;

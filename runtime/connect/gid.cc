@@ -10,7 +10,7 @@
 namespace pollcore {
 namespace {
 
-// As the kernel makes GIDs: an IPv6 address is one, an IPv4 address is mapped into one.
+// Makes GIDs as the kernel does: an IPv6 address is a GID, an IPv4 address is mapped into one.
 ibv_gid parse_gid(const std::string& address) {
     ibv_gid gid{};
     in_addr v4{};

@@ -7,8 +7,8 @@
 
 namespace pollcore {
 
-/// The GID of `address` (an IPv4 or IPv6 address as text), or the first RoCE v2 one when it is empty. The
-/// index of an address moves, so it is looked up each time. Throws Error when there is none.
+/// The GID of `address` (an IPv4 or IPv6 address as text), or, if it is empty, the first RoCE v2 GID. The index of an
+/// address may change, so it is looked up each time. Throws Error when there is no such GID.
 [[nodiscard]] GidEntry choose_gid(Device& device, const std::string& address);
 
 }  // namespace pollcore

@@ -168,7 +168,7 @@ void NamesConnector::reject(ConnectionId request, std::span<const std::byte> pri
 
 void NamesConnector::disconnect(ConnectionId id) {
     const auto found = connections_.find(id);
-    // The peer may have left a moment ago: its `disconnected` is the answer.
+    // The peer may have left a moment ago. Then its `disconnected` event is the answer.
     if (found == connections_.end() || found->second.state == State::ended)
         return;
     Connection& connection = find(id, State::established, "disconnect");

@@ -2,14 +2,16 @@
 //
 // Connectors of one fabric share a table of names. They exchange the messages of a three-way handshake, as
 // rdma_cm does (request, reply, ready), through inboxes, so they may live in different threads, runtimes and
-// devices. A connector that is destroyed disconnects what it has.
+// devices. A connector that is destroyed disconnects its connections.
 //
 // Thread safety: each connector belongs to one thread at a time; connectors of different threads meet only in
 // the table and the inboxes, which have their own locks.
-// Memory: a connection has what it will need to be answered and to end from its beginning; without a sentence that says
-// why, where there is no memory for that. Invariants: every connect() and accept() ends in one `established` or
-// `failed`; an established connection in at most one `disconnected`. The QP of the passive side is in RTS before the
-// active side hears of it.
+//
+// Memory: a connection is made with everything that its answer and its end need (D29). Only the sentence that says why
+// it ended is left out if there is no memory for it.
+//
+// Invariants: every connect() and accept() ends in one `established` or `failed`; an established connection ends in at
+// most one `disconnected`. The QP of the passive side is in RTS before the active side hears of it.
 //
 //   names_connector.cc  what the user asks      names_messages.cc  what the other side says
 #pragma once
@@ -55,22 +57,22 @@ private:
     enum class State {
         requested,  ///< active: the request is out
         asked,      ///< passive: the request was given to the user
-        withdrawn,  ///< passive: and the other side has given it up since
+        withdrawn,  ///< passive: the other side has given the request up
         accepted,   ///< passive: the reply is out
         established,
         ended,  ///< its last event is queued or taken
     };
     using Notice = std::list<ConnectEvent>;
     struct Connection {
-        // Made in advance. Two messages: its answer, and its last word. Three events: that it is asked for, how that
-        // came out, its end.
+        // Made in advance. Two messages: the answer, and the last message. Three events: the request, its outcome, and
+        // the end of the connection.
         Letter letters = Letter(2);
         Notice notices = Notice(3);
         State state{};
-        Endpoint peer;  ///< active, until the reply: the listener's inbox
+        Endpoint peer;  ///< on the active side, until the reply: the listener's inbox
         std::string name;
-        Offer peer_offer;  ///< passive: of the request
-        ConnectingQp qp;   ///< active: until the reply
+        Offer peer_offer;  ///< passive: the request's
+        ConnectingQp qp;   ///< active: set until the reply
         PathAttributes path;
         std::uint32_t psn = 0;
     };
@@ -79,7 +81,7 @@ private:
     void on_request(Letter letter);
     void on_withdrawal(const Endpoint& from);
     void on_reply(ConnectionId id, Connection& connection, Message& message);
-    /// RTR and RTS with what both sides agreed.
+    /// Moves the QP to RTR and RTS with the attributes that both sides agreed on.
     void make_ready(Connection& connection, ConnectingQp& qp, const PathAttributes& path, const Offer& peer);
     [[nodiscard]] Offer offer_of(const ConnectingQp& qp, const PathAttributes& path, std::uint32_t psn);
     [[nodiscard]] std::uint32_t next_psn() noexcept;

@@ -1,4 +1,4 @@
-// What the connectors of one fabric share: messages, the inboxes that they go into, and the names of listeners.
+// What the connectors of one fabric share: messages, their inboxes, and the names of listeners.
 //
 // Thread safety: an inbox and a table of names may be used by any thread; each has its own lock.
 #pragma once
@@ -32,7 +32,7 @@ struct Endpoint {
     ConnectionId connection = 0;
 };
 
-/// What one side tells the other about its QP and its limits.
+/// One side's QP and limits, as it tells them to the other side.
 struct Offer {
     QpInfo qp;
     std::uint8_t max_rd_atomic = 0;
@@ -42,7 +42,7 @@ struct Offer {
 struct Message {
     enum class Kind {
         request,    ///< to a listener
-        withdrawn,  ///< that request: who made it has given it up
+        withdrawn,  ///< to a listener: the sender of a request has given it up
         reply,      ///< accepted: the passive QP is in RTS
         ready,      ///< the active QP is in RTS too
         refused,    ///< rejected, or the other side failed or left before it was ready
@@ -55,24 +55,24 @@ struct Message {
     Offer offer;  ///< request, reply
     std::vector<std::byte> private_data;
     int error = 0;     ///< refused
-    std::string text;  ///< request: the peer; refused: the sentence
+    std::string text;  ///< request: the peer; refused: why, as a sentence
 };
 
-/// One message that travels. Its node moves from who writes it to who reads it, so that one which was made in advance
-/// can be sent without memory.
+/// One message that travels. The list node moves from the sender to the receiver, so that a message made in advance can
+/// be sent without an allocation.
 using Letter = std::list<Message>;
 
 /// Where a connector's messages arrive; its eventfd is readable while the connector has something to do.
 ///
 /// Invariant: requests are at most kRequestsMax. Every other message is about a request that was in here before, or
-/// about an attempt of the connector's own: so their number is bounded by what both sides have.
+/// about an attempt of the connector itself. So the number of connections on both sides bounds the number of messages.
 class Inbox {
 public:
-    /// As a listener's backlog in the kernel (listen(2)).
+    /// Like a listener's backlog in the kernel (listen(2)).
     static constexpr std::size_t kRequestsMax = 256;
     enum class Delivery {
         delivered,
-        full,  ///< of requests
+        full,  ///< too many requests
         gone,  ///< nobody is there to take it
     };
 
@@ -88,7 +88,7 @@ public:
 
     [[nodiscard]] int fd() const noexcept { return fd_; }
 
-    /// The letter is the caller's still where it was not delivered.
+    /// If the letter was not delivered, the caller still has it.
     [[nodiscard]] Delivery put(Letter& letter) noexcept {
         const std::lock_guard guard(mutex_);
         if (closed_)
@@ -101,7 +101,7 @@ public:
         signal();
         return Delivery::delivered;
     }
-    /// Empty: there is none.
+    /// The next letter; empty: there is none.
     [[nodiscard]] Letter take() noexcept {
         const std::lock_guard guard(mutex_);
         Letter letter;
@@ -111,7 +111,7 @@ public:
         }
         return letter;
     }
-    /// Something of the connector's own waits to be taken.
+    /// The connector has queued an event of its own, to be taken from it.
     void wake() {
         const std::lock_guard guard(mutex_);
         signal();
@@ -125,7 +125,7 @@ public:
         (void)eventfd_read(fd_, &count);
         return true;
     }
-    /// No more messages; gives those that were not taken.
+    /// Takes no more messages. Returns those that were not taken.
     [[nodiscard]] std::list<Message> close_down() noexcept {
         const std::lock_guard guard(mutex_);
         closed_ = true;
@@ -171,7 +171,7 @@ public:
         const std::lock_guard guard(mutex_);
         listeners_.erase(name);
     }
-    /// Who listens at the name, or at its port of every address, as programs for networks do.
+    /// The listener of this name, or, as with network addresses, the one that listens on every address at its port.
     [[nodiscard]] std::optional<Listener> find(const std::string& name) {
         const std::lock_guard guard(mutex_);
         auto found = listeners_.find(name);

@@ -1,4 +1,5 @@
-// What connections by name say of what has failed. Without memory they fail all the same, and say nothing.
+// The sentences with which connections by name fail. If there is no memory for a sentence, the connection fails without
+// one.
 #pragma once
 
 #include <cerrno>
@@ -12,7 +13,7 @@
 
 namespace pollcore {
 
-/// Empty where there is no memory for it.
+/// The sentence; empty if there is no memory for it.
 template <class F>
 [[nodiscard]] std::string said(F&& sentence) noexcept {
     try {
@@ -26,7 +27,7 @@ template <class F>
     return said([&] { return fmt::format("the peer could not ready its QP: {}", error.what()); });
 }
 
-/// Turns what a queue pair's owner threw into an errno value.
+/// Turns an exception of ConnectingQp::modify into an errno value.
 [[nodiscard]] inline int code_of(const std::exception& error) noexcept {
     const auto* known = dynamic_cast<const Error*>(&error);
     return known != nullptr ? known->code().value() : ENOMEM;

@@ -13,11 +13,11 @@ namespace pollcore {
 class CmAddress {
 public:
     CmAddress() noexcept = default;
-    /// Throws pollcore::Error (EINVAL), which says what an address looks like.
+    /// Throws pollcore::Error (EINVAL), which explains the format of an address.
     [[nodiscard]] static CmAddress parse(const std::string& text);
-    /// From what librdmacm says; family AF_INET, AF_INET6, or none.
+    /// From an address of librdmacm, of family AF_INET, AF_INET6, or none.
     explicit CmAddress(const sockaddr& address) noexcept;
-    /// The IPv4 or IPv6 address that a RoCE GID stands for, with port 0. `ifindex`: of the network interface, which a
+    /// The IPv4 or IPv6 address that a RoCE GID stands for, with port 0. `ifindex`: the network interface, which a
     /// link-local address needs.
     [[nodiscard]] static CmAddress from_gid(const std::uint8_t (&raw)[16], std::uint32_t ifindex = 0) noexcept;
 

@@ -1,5 +1,4 @@
-// The calls from outside. What happens in answer to events is in rdma_cm_events.cc, the way of a QP to RTS in
-// rdma_cm_steps.cc.
+// The calls from outside. rdma_cm_events.cc handles events; rdma_cm_steps.cc has the way of a QP to RTS.
 #include "connect/rdma_cm_connector.hpp"
 
 #include <fcntl.h>
@@ -22,7 +21,8 @@ namespace {
 /// Requests that wait in the kernel until next_event() takes them.
 constexpr int kBacklog = 128;
 
-/// Requests in one look for those that were given up: each takes a system call. Where there are more, a tenth of them.
+/// How many requests one look checks, with a system call each: a tenth of the waiting ones, but at least kLookedAt and
+/// at most kLookedAtMost.
 constexpr std::size_t kLookedAt = 64;
 constexpr std::size_t kLookedAtMost = 2048;
 
@@ -108,7 +108,7 @@ void RdmaCmConnector::check_path(const PathAttributes& path) {
     }
 }
 
-// What librdmacm brings together by TCP's port space is reliable connections.
+// librdmacm connects only reliable connections in TCP's port space.
 void RdmaCmConnector::check_type(const ConnectingQp& qp) const {
     if (qp.type != QpType::rc) {
         throw Error(EOPNOTSUPP, fmt::format("cannot connect queue pair {} of {} by address: rdma_cm connects RC queue "
@@ -132,7 +132,7 @@ ListenerId RdmaCmConnector::listen(const std::string& address) {
                                : "";
         throw Error(error, fmt::format("cannot listen on {} with {}{}", address, own_device(), hint));
     }
-    // On a wildcard address there is no device yet: each request is looked at when it comes.
+    // A wildcard address belongs to no device: each request's device is checked when the request comes.
     if (const std::string other = foreign_device(*id); !wanted.is_wildcard() && !other.empty()) {
         throw Error(EADDRNOTAVAIL,
                     fmt::format("cannot listen on {} with {}: the address is of {}", address, own_device(), other));
@@ -229,7 +229,7 @@ void RdmaCmConnector::accept(ConnectionId request, ConnectingQp qp, const PathAt
 void RdmaCmConnector::reject(ConnectionId request, std::span<const std::byte> private_data) {
     Connection& connection = find_request(request, "reject");
     const auto frame = encode_private_data(private_data, kRejectPrivateDataMax);
-    // If this fails the peer has left already, and there is nobody to be told.
+    // If this fails, the peer has left already, and nobody is left to tell.
     (void)rdma_reject(connection.id.get(), frame.data(), static_cast<std::uint8_t>(frame.size()));
     connections_.erase(request);
 }
@@ -237,7 +237,7 @@ void RdmaCmConnector::reject(ConnectionId request, std::span<const std::byte> pr
 void RdmaCmConnector::disconnect(ConnectionId number) {
     const auto found = connections_.find(number);
     if (found == connections_.end()) {
-        return;  // over already: its `disconnected` or `failed` is told or about to be
+        return;  // the connection has ended: its `disconnected` or `failed` was returned, or soon will be
     }
     Connection& connection = found->second;
     if (connection.state != State::established) {
@@ -252,7 +252,7 @@ void RdmaCmConnector::disconnect(ConnectionId number) {
 }
 
 void RdmaCmConnector::forget(ConnectionId connection) noexcept {
-    // The kernel tells the peer whatever its state needs: a rejection, or a disconnect.
+    // The kernel tells the peer what the connection's state calls for: a rejection, or a disconnect.
     connections_.erase(connection);
     const auto of_this = [connection](const ConnectEvent& event) { return event.connection == connection; };
     std::erase_if(pending_, of_this);
@@ -260,7 +260,7 @@ void RdmaCmConnector::forget(ConnectionId connection) noexcept {
 
 void RdmaCmConnector::communication_established(std::uint32_t qp_num) {
     for (auto& [number, connection] : connections_) {
-        // In another state the handshake has arrived meanwhile.
+        // In any other state the handshake has been completed meanwhile.
         if (connection.qp.qp_num == qp_num && connection.state == State::accepting) {
             if (rdma_notify(connection.id.get(), IBV_EVENT_COMM_EST) != 0 && errno != EINVAL) {
                 throw Error(errno, fmt::format("cannot establish the connection with {}", connection.peer));
@@ -269,8 +269,8 @@ void RdmaCmConnector::communication_established(std::uint32_t qp_num) {
     }
 }
 
-// The kernel tells nothing of a request that was not accepted yet (ucma_event_handler() in
-// drivers/infiniband/core/ucma.c). It says how to move a queue pair for as long as the peer waits.
+// The kernel raises no event for a peer that gives up a request before it was accepted (ucma_event_handler() in
+// drivers/infiniband/core/ucma.c). But it answers rdma_init_qp_attr() only as long as the peer waits.
 void RdmaCmConnector::look_for_withdrawn_requests() {
     const std::size_t most = std::clamp(requests_.size() / 10, kLookedAt, kLookedAtMost);
     std::size_t looked = 0;

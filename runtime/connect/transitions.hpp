@@ -15,23 +15,23 @@ struct Transition {
     int mask = 0;
 };
 
-/// IBV_ACCESS_* of what peers may do through a QP.
+/// The IBV_ACCESS_* flags of what peers may do through a QP.
 [[nodiscard]] int access_flags(const RemoteAccess& access) noexcept;
 
-/// Bytes to the verbs' enumeration and back. 0 bytes, and anything that is no MTU, give `otherwise`.
+/// Convert bytes to the verbs' enumeration and back. 0 bytes, and any number that is no MTU, give `otherwise`.
 [[nodiscard]] ibv_mtu mtu_from_bytes(std::uint32_t bytes, ibv_mtu otherwise) noexcept;
 [[nodiscard]] std::uint16_t mtu_to_bytes(ibv_mtu mtu) noexcept;
 
-/// RC and UC, which have the same.
+/// RC and UC, which take the same attributes.
 [[nodiscard]] Transition to_init(std::uint8_t port, int access) noexcept;
 [[nodiscard]] Transition to_datagram_init(std::uint8_t port, std::uint32_t qkey) noexcept;
-/// The way to a peer, for RC and UC as part of to_rtr, for UD of an address handle.
+/// The address of a peer: for RC and UC a part of to_rtr, for UD that of an address handle.
 [[nodiscard]] ibv_ah_attr to_address(const QpInfo& peer, const PathAttributes& path, std::uint8_t port,
                                      std::uint8_t gid_index) noexcept;
 /// RC and UC. `mtu` is used where neither the path nor the peer asks for a smaller one.
 [[nodiscard]] Transition to_rtr(const QpInfo& peer, const PathAttributes& path, std::uint8_t port,
                                 std::uint8_t gid_index, ibv_mtu mtu, QpType type = QpType::rc) noexcept;
-/// `psn` is the first that this side sends. UC and UD take nothing of the path here.
+/// `psn` is the first PSN that this side sends. UC and UD take nothing of `path` here.
 [[nodiscard]] Transition to_rts(std::uint32_t psn, const PathAttributes& path, QpType type = QpType::rc) noexcept;
 [[nodiscard]] Transition to_state(ibv_qp_state state) noexcept;  ///< ERR, RESET: nothing but the state
 

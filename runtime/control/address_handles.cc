@@ -1,4 +1,4 @@
-// Address handles: made here, since that may block, and then published to every worker.
+// Address handles: made on the control thread, since that may block, and then published to every worker (D40).
 #include <cstring>
 
 #include <fmt/format.h>
@@ -95,8 +95,8 @@ AhHandle RuntimeState::add_ah_here(const AhPlan& plan, UniqueAh ah) {
                  .pd = plan.pd,
                  .client = pds_.at(plan.pd).client,
                  .ah = slot->ah.get()};
-    // First room at each: a hostile process may name it as soon as one worker knows it, and then it could not be taken
-    // back.
+    // Every worker makes room before the first one is told: a hostile process may name the address handle as soon as
+    // one worker knows it, and then the handle could not be taken back (D29).
     for (const auto& worker : workers_) {
         worker->proxy->make_room(slot->end);
     }
@@ -107,8 +107,8 @@ AhHandle RuntimeState::add_ah_here(const AhPlan& plan, UniqueAh ah) {
     return ahs_[index]->end.handle;
 }
 
-// Between a search that finds nothing and the removal a send may come in, so what the workers have in flight is
-// searched once more when no further one can.
+// A send may come in between a search that finds nothing and the removal. So the workers search once more what they
+// have in flight, when no further send can name the handle (D40).
 void RuntimeState::destroy_ah(AhHandle handle) {
     executor_->run(
         [&] {
@@ -117,7 +117,7 @@ void RuntimeState::destroy_ah(AhHandle handle) {
             UseSearch removal = begin_here([&] { return begin_removing_ah_here(handle, search); });
             Undo restore([&]() noexcept { restore_ah_here(handle); });
             await_here(removal);
-            restore.keep();  // from here on the end does it
+            restore.keep();  // end_ah_here() restores it itself if it fails
             end_ah_here(handle, removal);
         },
         Executor::Patience::unlimited);
@@ -163,7 +163,7 @@ void RuntimeState::end_ah_here(AhHandle handle, const UseSearch& removal) {
     try {
         require_unused(handle, removal);
         const int error = devices_[slot->device]->device->destroy(slot->ah.get());
-        // As with memory regions: a device that the kernel has let go of answers EIO.
+        // A device that the kernel has let go of answers EIO; its address handles have ended with it.
         if (error != 0 && !(error == EIO && lost_meanwhile(*devices_[slot->device]))) {
             throw Error(error, fmt::format("device \"{}\" does not end an address handle",
                                            devices_[slot->device]->config.name));

@@ -15,9 +15,9 @@ std::uint32_t next_vector(const WorkerSlot& worker, DeviceSlot& device) {
 
 }  // namespace
 
-// A CQ with room for everything that may be outstanding; when all are full the worker opens another. All receives of
-// an SRQ may complete on one CQ, and never more than those, however many of its queue pairs are there (H4). One with
-// time stamps is for queue pairs with `device_time`, and no others.
+// Finds a CQ with room for everything that may be outstanding; when all are full the worker gets another. All receives
+// of an SRQ may complete on one CQ, and never more, however many of its queue pairs are there (H4, D21). A CQ with time
+// stamps is only for queue pairs with `device_time` (D37).
 std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, std::uint32_t entries, const SrqSlot* srq,
                                       bool device_time, std::optional<std::uint32_t> other_than) {
     const std::uint32_t with_srq = entries + (srq != nullptr ? srq->depth : 0);
@@ -47,8 +47,8 @@ std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, st
     auto slot = std::make_unique<CqSlot>();
     slot->device = device.index;
     const DeviceLimits& limits = device.device->limits();
-    // With the room of an ordinary one beside the SRQ's receives. Else an SRQ nearly as deep as a CQ would have one for
-    // each of its queue pairs, and every step looks at all of them.
+    // As deep as an ordinary CQ and the SRQ's receives together. Otherwise an SRQ nearly as deep as a CQ would need a
+    // CQ for each of its queue pairs, and every step looks at all CQs.
     slot->capacity = std::min(worker.config.cq_depth + (srq != nullptr ? srq->depth : 0), limits.cqes_max);
     slot->device_time = device_time;
     const PollChoice poll = choose_poll(worker.config.poll, limits.extended_cqs, limits.poll, device_time);
@@ -122,8 +122,8 @@ void RuntimeState::release_entries(const QpSlot& qp) {
     }
 }
 
-// A worker polls every CQ that it has, and arms each before it sleeps, so one without queues goes. The last of a device
-// stays, for the next queue pair, unless that cannot use it: one with time stamps is for few.
+// A worker polls every CQ that it has, and arms each before it sleeps. So a CQ without queues is destroyed. The last CQ
+// of a device stays for the next queue pair, unless it has time stamps, which few queue pairs want.
 void RuntimeState::close_idle_cqs(WorkerSlot& worker, const DeviceSlot& device) {
     const auto is_of_use = [&](const auto& cq) {
         return cq != nullptr && cq->device == device.index && !cq->failed && !cq->device_time && !device.lost;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookAtRequestsEvery{100};
 
-// In one job. The descriptor is readable while there are more.
+// Events that one job takes. The descriptor stays readable while there are more.
 constexpr int kEventsInJob = 64;
 
 void require_private_data(std::size_t size, std::size_t most) {
@@ -53,8 +53,8 @@ ConnectionKey RuntimeState::begin_connect_here(QpHandle handle, const std::strin
     return await_outcome_here(std::move(attempt), {qp.device, id});
 }
 
-// Made before there is anything to wait for: a connection that is under way has somebody who waits for it. What it says
-// is what it will say if the queue pair ends meanwhile.
+// Made before the connection begins, so that somebody waits for every connection that is under way. Its event is
+// the one that the waiter gets if the queue pair ends meanwhile.
 RuntimeState::Attempts::node_type RuntimeState::new_attempt() {
     Attempts one;
     ConnectEvent& event = one[{}].event;
@@ -136,7 +136,7 @@ void RuntimeState::drop_attempt_here(const ConnectionKey& key) noexcept {
     attempts_.erase(key);
 }
 
-// Now, however far it has come.
+// Ends the attempt now, however far it has come.
 std::vector<std::byte> RuntimeState::conclude_here(const ConnectionKey& key, QpHandle handle,
                                                    const ConnectOptions& options, const std::string& what) {
     Attempt attempt = take_attempt(key, what);
@@ -216,7 +216,7 @@ void RuntimeState::forget_connection_here(QpSlot& qp) noexcept {
         const std::lock_guard lock(waiting_mutex_);
         const auto waiting = attempts_.find({qp.device, qp.connection});
         if (waiting != attempts_.end()) {
-            waiting->second.done = true;  // with what it said from its beginning, unless it knew already
+            waiting->second.done = true;  // with the event of new_attempt(), unless the outcome is known already
         }
     }
     tell_waiting();
@@ -312,7 +312,7 @@ void RuntimeState::reject(std::uint32_t device, ConnectionId request,
     }
 }
 
-// Its peer is told even where there is no memory for that: by being forgotten.
+// The peer is told even without memory for a rejection: forget() tells it, too.
 void RuntimeState::turn_away_here(std::uint32_t device, ConnectionId request,
                                   std::span<const std::byte> private_data) noexcept {
     Connector& connector = *devices_[device]->connector;
@@ -371,7 +371,7 @@ void RuntimeState::on_connect_event(DeviceSlot& device, ConnectEvent event) {
             }
             [[fallthrough]];
         case ConnectEvent::Kind::failed: {
-            if (event.connection == 0) {  // a request that could not be offered, or the listener itself
+            if (event.connection == 0) {  // of a request that could not be offered, or of the listener itself
                 if (const std::optional<std::uint64_t> left_out = refused_requests_.take(platform->now())) {
                     log_warning("listening on device \"{}\": {}{}", device.config.name, event.text,
                                 and_others(*left_out));
@@ -429,7 +429,7 @@ void RuntimeState::take_request(DeviceSlot& device, ConnectEvent request) {
     }
 }
 
-// Its peer has given up. Somebody may hold it by now; an answer then fails.
+// The request's peer has given up. The application may have taken the request by now; its answer then fails.
 void RuntimeState::drop_request(DeviceSlot& device, ConnectionId request) {
     std::size_t dropped = 0;
     {

@@ -26,11 +26,11 @@ public:
     static constexpr std::size_t kJobsMax = 4096;
 
 private:
-    // In the queue. One that somebody waits for lies on that one's stack, so that it needs no memory; the others are
-    // the queue's.
+    // A job in the queue. A job that a caller waits for lies on the caller's stack and so needs no memory. The
+    // queue owns the others.
     struct Job {
         std::optional<JobRef> awaited;
-        std::function<void()> posted;  // where nobody waits
+        std::function<void()> posted;  // if nobody waits
         Job* next = nullptr;
         std::condition_variable ended_changed;
         bool begun = false;

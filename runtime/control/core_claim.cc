@@ -21,13 +21,13 @@
 namespace pollcore {
 namespace {
 
-// Each process that asks stays in the queue, since nobody accepts. With a full queue the answer is only that somebody
-// is there.
+// Each process that asks stays in the queue, since nobody accepts. If the queue is full, the asker learns only that
+// somebody listens.
 constexpr int kAskersMax = 128;
 // A process may claim a core a thousand times, and neither the log nor the start pays for each.
 constexpr std::size_t kNamedMax = 4;
 constexpr std::size_t kAskedMax = 64;
-// Sockets that are looked at: anybody can have very many, and a start does not wait for the end of that list.
+// Lines of /proc/net/unix that are read: anybody can open very many sockets, and a start must not wait for all of them.
 constexpr std::size_t kLinesMax = 1u << 16;
 
 struct AbstractAddress {
@@ -36,7 +36,7 @@ struct AbstractAddress {
 
     explicit AbstractAddress(const std::string& name) {
         address.sun_family = AF_UNIX;
-        // The first byte is 0: the name is in no directory.
+        // The first byte is 0: the name is in the abstract namespace.
         std::memcpy(address.sun_path + 1, name.data(), std::min(name.size(), sizeof(address.sun_path) - 1));
         length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
     }
@@ -59,8 +59,8 @@ UniqueFd claim_socket() {
     return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
-// Names that begin so and are as long as this class makes them. A line ends with the name, whose first byte is shown as
-// '@'. Each connection in the queue of a socket has its name, too.
+// Names that begin with the core's prefix and have the length that this class gives them. A line ends with the name,
+// whose first byte is shown as '@'. A set, since each connection in a socket's queue has a line with the name, too.
 std::set<std::string> claims_on(std::uint32_t core) {
     const std::string prefix = claim_prefix(core);
     std::set<std::string> names;
@@ -75,14 +75,14 @@ std::set<std::string> claims_on(std::uint32_t core) {
     return names;
 }
 
-// The program's name as it has set it itself, which can be any bytes.
+// The program's name. The program sets it itself, and it can be any bytes.
 std::string shown_program(pid_t process) {
     std::string name;
     std::getline(std::ifstream(fmt::format("/proc/{}/comm", process)), name);
     return name.empty() ? "" : " " + printable(name);
 }
 
-// Who listens under this name; nothing: nobody does any more.
+// The process that listens under this name; nothing: none does any more.
 std::optional<std::string> claimant(const std::string& name) {
     const AbstractAddress address(name);
     const UniqueFd asking = claim_socket();
@@ -126,7 +126,7 @@ CoreClaim::~CoreClaim() {
 }
 
 void CoreClaim::end() noexcept {
-    // A forked child may keep the socket. After this whoever asks is told that nobody listens.
+    // A forked child may keep the socket. After the shutdown a process that asks is told that nobody listens.
     if (socket_.valid() && owner_ == ::getpid()) {
         (void)::shutdown(socket_.get(), SHUT_RDWR);
     }

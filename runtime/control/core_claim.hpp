@@ -1,8 +1,8 @@
-// What a process says to all users of the machine while it polls on a core.
+// Tells all users of the machine that this process polls on a core.
 //
-// It listens at an abstract Unix socket named "pollcore-core-N-" and a random word. Others find the name in
-// /proc/net/unix and ask the kernel by SO_PEERCRED whose it is. Anybody can bind such a name, so a claim is a reason
-// for a warning, and never for a refusal. It is seen within one network namespace.
+// The process listens at an abstract Unix socket named "pollcore-core-N-" and a random word. Others find the name in
+// /proc/net/unix and ask the kernel by SO_PEERCRED who listens. Anybody can bind such a name, so a claim is a reason
+// for a warning, and never for a refusal (D31). A claim is seen within one network namespace.
 //
 // A copy of the object in a forked child ends nothing.
 //
@@ -20,7 +20,7 @@ namespace pollcore {
 
 class CoreClaim {
 public:
-    /// Throws Error where the kernel gives no such socket.
+    /// Throws Error if the kernel gives no such socket.
     explicit CoreClaim(std::uint32_t core);
     CoreClaim(CoreClaim&& other) noexcept = default;
     CoreClaim& operator=(CoreClaim&& other) noexcept;

@@ -16,8 +16,8 @@ namespace {
 
 constexpr mode_t kOthersMayWrite = S_IWGRP | S_IWOTH;
 
-// A line is "1: FLOCK  ADVISORY  WRITE 11300 fe:00:1114861 0 EOF" (proc_locks(5)). One that waits for a lock has "->"
-// before FLOCK.
+// A line is "1: FLOCK  ADVISORY  WRITE 11300 fe:00:1114861 0 EOF" (proc_locks(5)). A process that waits for a lock has
+// a line with "->" before FLOCK.
 std::optional<pid_t> holder_of(const struct stat& file) {
     const std::string wanted = fmt::format("{:02x}:{:02x}:{}", major(file.st_dev), minor(file.st_dev), file.st_ino);
     std::ifstream locks("/proc/locks");

@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::string_view kVariable = "RUNTIME_DIRECTORY=";
 
-// What `environ` is meanwhile. Never freed, as another thread may still be reading it: setenv(3) could free what that
-// thread reads.
+// The environment while an EalDirectory lives. Never freed, since another thread may still be reading it. setenv(3)
+// will not do: it could free what that thread reads.
 struct Environment {
     std::string entry;
     std::vector<char*> entries;
@@ -50,10 +50,10 @@ EalDirectory::~EalDirectory() {
         return;
     }
     if (environ ==
-        environment().entries.data()) {  // else somebody has changed it all the same, and before_ may be gone
+        environment().entries.data()) {  // else somebody has changed the environment, and before_ may be gone
         environ = before_;
     }
-    std::error_code ignored;  // what is left is an empty directory in /tmp
+    std::error_code ignored;  // a failure leaves an empty directory in /tmp
     std::filesystem::remove_all(path_, ignored);
 }
 

@@ -1,9 +1,10 @@
 // Where EAL has its runtime directory while it starts.
 //
-// EAL makes a directory "dpdk", open to its maker alone, in the one that the environment variable RUNTIME_DIRECTORY
-// names; without that variable in /var/run for root, and for others in $XDG_RUNTIME_DIR or /tmp. So in /tmp it is the
-// first user's, and XDG_RUNTIME_DIR may still be that of the user before su(1): EAL then complains. As we start it, EAL
-// keeps nothing there, so this gives it a directory of its own by that variable, and takes both back.
+// EAL makes a directory "dpdk", which only its maker may use, in the directory that the environment variable
+// RUNTIME_DIRECTORY names. Without the variable it takes /var/run for root, and $XDG_RUNTIME_DIR or /tmp for others.
+// Then EAL may complain: /tmp/dpdk belongs to the first user, and XDG_RUNTIME_DIR may still name that of the user
+// before su(1). As we start it, EAL keeps nothing in this directory. So this class sets the variable to a directory of
+// its own, and takes both back when EAL has started.
 #pragma once
 
 #include <string>
@@ -11,11 +12,11 @@
 
 namespace pollcore {
 
-/// For the time that EAL starts. Thread safety: other threads may read the environment meanwhile. They may not change
-/// it, which no program with threads may.
+/// Lives while EAL starts. Thread safety: other threads may read the environment meanwhile. They may not change it, as
+/// in any program with threads.
 class EalDirectory {
 public:
-    /// Makes a directory that is this user's alone. Where none can be made EAL chooses one by itself.
+    /// Makes a directory that is this user's alone. If that fails, EAL chooses one by itself.
     EalDirectory();
     ~EalDirectory();
     EalDirectory(const EalDirectory&) = delete;

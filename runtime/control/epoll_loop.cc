@@ -16,7 +16,7 @@
 namespace pollcore {
 namespace {
 
-// For memory to come back.
+// How long to wait for memory to come back.
 constexpr std::chrono::milliseconds kAgain{10};
 
 }  // namespace
@@ -50,13 +50,13 @@ void EpollLoop::stop() noexcept {
         return;
     }
     const std::uint64_t one = 1;
-    // An eventfd takes a write unless its count is at the limit, which one write cannot reach.
+    // An eventfd takes any write unless its count is at the limit. A single write cannot bring it there.
     (void)!::write(wake_.get(), &one, sizeof(one));
     thread_.join();
 }
 
 void EpollLoop::arm(int fd, int operation) {
-    // One shot: the descriptor stays readable until the control thread gets to it, which may take long.
+    // One shot: the descriptor stays readable until the control thread gets to it, and that may take long.
     epoll_event event{.events = EPOLLIN | EPOLLONESHOT, .data = {.fd = fd}};
     if (epoll_ctl(epoll_.get(), operation, fd, &event) != 0) {
         throw Error(errno, fmt::format("cannot watch descriptor {}", fd));
@@ -118,7 +118,7 @@ void EpollLoop::post(int fd) noexcept {
 
 void EpollLoop::watch_on(int fd) {
     const std::lock_guard lock(mutex_);
-    if (jobs_.contains(fd)) {  // else it was forgotten meanwhile
+    if (jobs_.contains(fd)) {  // else forget() was called meanwhile
         arm(fd, EPOLL_CTL_MOD);
     }
 }
@@ -138,7 +138,7 @@ void EpollLoop::post_tick() noexcept {
     }
 }
 
-// On the executor. Whatever becomes of the job, its descriptor is watched on.
+// Runs on the executor. Watches the descriptor again even if the job throws.
 void EpollLoop::run(int fd) {
     std::shared_ptr<const std::function<void()>> job;
     {

@@ -42,7 +42,8 @@ private:
     UniqueFd epoll_;
     UniqueFd wake_;
     std::mutex mutex_;
-    std::unordered_map<int, std::shared_ptr<const std::function<void()>>> jobs_;  // shared: one may forget its own
+    // By descriptor. Shared, since a job may forget its own descriptor while it runs.
+    std::unordered_map<int, std::shared_ptr<const std::function<void()>>> jobs_;
     std::thread thread_;
 };
 

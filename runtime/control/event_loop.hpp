@@ -13,10 +13,10 @@ public:
     EventLoop(const EventLoop&) = delete;
     EventLoop& operator=(const EventLoop&) = delete;
 
-    /// Nothing more is posted. Jobs that were may still run afterwards, so the loop outlives the executor's last job.
+    /// Posts nothing more. Jobs posted before may still run afterwards, so the loop outlives the executor's last job.
     virtual void stop() noexcept = 0;
 
-    /// Posts `job` to the executor whenever `fd` is readable; again only after the job ran.
+    /// Posts `job` to the executor whenever `fd` is readable, but never before the last job for `fd` has run.
     virtual void watch(int fd, std::function<void()> job) = 0;
     virtual void forget(int fd) noexcept = 0;
 

@@ -1,4 +1,4 @@
-// What devices and workers say without being asked.
+// Events of devices, and reports of workers that nobody asked for.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -37,17 +37,17 @@ static_assert(kVerbsEventTypes == IBV_EVENT_WQ_FATAL + 1);
 
 }  // namespace
 
-// Every event that is taken is acknowledged (I9), after what it concerns was dealt with: the object cannot be
-// destroyed meanwhile. The application hears of it last, so that it finds things as the event says.
+// Every event that is taken is acknowledged (I9), but only after it was dealt with: until then its object cannot be
+// destroyed. The application is told last, so that it finds things as the event says.
 void RuntimeState::take_async_events(DeviceSlot& device) {
     while (device.device != nullptr) {
         std::optional<ibv_async_event> taken;
         try {
             taken = device.device->next_async_event();
         } catch (const std::bad_alloc&) {
-            return;  // it waits at the device still
+            return;  // the event still waits at the device
         } catch (const Error& error) {
-            if (!device.removed) {  // else it is known
+            if (!device.removed) {  // else the error is expected
                 log_error("asynchronous events of device \"{}\": {}", device.config.name, error.what());
             }
             if (error.code() == std::errc::io_error) {  // the kernel has let go of the device
@@ -62,7 +62,7 @@ void RuntimeState::take_async_events(DeviceSlot& device) {
         if (taken->event_type < counters.async_events_by_type.size()) {
             counters.async_events_by_type[taken->event_type].add();
         }
-        // By handles and numbers, which need no memory: an event that was taken is dealt with.
+        // Described by handles and numbers, which need no memory: an event that was taken must be dealt with.
         const Event event = describe(*taken);
         const WorkerSlot* const whose_cq =
             taken->event_type == IBV_EVENT_CQ_ERR ? worker_of_cq(taken->element.cq) : nullptr;
@@ -77,14 +77,14 @@ void RuntimeState::take_async_events(DeviceSlot& device) {
         device.device->acknowledge(*taken);
         counters.async_events_acknowledged.add();
         if (taken->event_type == IBV_EVENT_CQ_ERR) {
-            lose_cq(taken->element.cq);  // destroys it, so the event is given back before
+            lose_cq(taken->element.cq);  // destroys the CQ, so the event was acknowledged before
         }
         tell_application(event, device, whose_cq);
     }
 }
 
-// What the event concerns, by the application's names. Made before anything is done about it, while the object is
-// there. Without names.
+// Says what the event concerns, by the application's handles, but without the names of device and worker. Made before
+// anything is done about the event, while its object exists.
 Event RuntimeState::describe(const ibv_async_event& taken) const noexcept {
     Event event{.type = static_cast<EventType>(taken.event_type)};
     switch (taken.event_type) {
@@ -117,7 +117,7 @@ Event RuntimeState::describe(const ibv_async_event& taken) const noexcept {
                 }
             }
             break;
-        default:  // of the device; of a CQ, which an application does not see; of a work queue, of which there are none
+        default:  // events of the device; of a CQ, which applications do not see; of work queues, which are not used
             break;
     }
     return event;
@@ -137,7 +137,7 @@ void RuntimeState::on_async_event(DeviceSlot& device, const ibv_async_event& tak
     QpSlot* const qp = find_qp(event.qp);
     const std::optional<QpAndOwner> concerned = qp != nullptr ? std::optional(with_owner(*qp)) : std::nullopt;
     switch (taken.event_type) {
-        // The first two are the peer's doing, and tell this side why its QP has ended.
+        // A peer causes the first two events. They tell this side why its QP has ended.
         case IBV_EVENT_QP_ACCESS_ERR:
             log_of_qp(LogLevel::warning, concerned, "{}", text);
             fail_qp(taken.element.qp, Status::loc_access_err);
@@ -173,7 +173,7 @@ void RuntimeState::on_async_event(DeviceSlot& device, const ibv_async_event& tak
 }
 
 QpAndOwner RuntimeState::with_owner(const QpSlot& qp) const noexcept {
-    const auto pd = pds_.find(qp.pd);  // that of a lost device may be gone before its queue pairs are
+    const auto pd = pds_.find(qp.pd);  // a lost device's domain may be gone before its queue pairs
     return {.qp_num = qp.qp_num, .client = pd != pds_.end() ? pd->second.client : 0};
 }
 
@@ -196,7 +196,8 @@ void RuntimeState::log_line_of_qp(LogLevel level, const std::optional<QpAndOwner
     }
 }
 
-// With the names that it has for them. One that there is no memory for is lost as those are that find the queue full.
+// Adds the names of device and worker. An event that there is no memory for is lost, like one that finds the queue
+// full.
 void RuntimeState::tell_application(Event event, const DeviceSlot& device, const WorkerSlot* worker) noexcept {
     try {
         event.device = device.config.name;
@@ -225,11 +226,11 @@ void RuntimeState::on_device_removed(DeviceSlot& device) {
     }
 }
 
-// Nothing more comes from the device, so nobody waits for it. Its queue pairs stay, in error, until they are closed,
-// and so do its shared receive queues and address handles; workers, sessions and the other devices go on.
+// Nothing more comes from the device, so nobody waits for it. Its queue pairs stay in error until they are closed. Its
+// shared receive queues and address handles stay, too. Workers, sessions and the other devices go on.
 void RuntimeState::lose_device(DeviceSlot& device) {
     if (device.lost) {
-        return;  // said twice
+        return;  // reported twice
     }
     device.lost = true;
     counters.devices_lost.add();
@@ -258,8 +259,8 @@ void RuntimeState::lose_device(DeviceSlot& device) {
     lose_cqs_here(device);
 }
 
-// A CQ that can make no more events would keep its worker awake. Those without queues go; the others stay until their
-// last queue pair is closed, and are left alone, unless a provider has kept one of those.
+// A CQ that can make no more events would keep its worker awake. CQs without queues are removed. The worker leaves the
+// others alone until their last queue pair is closed. A CQ goes on if the provider did not destroy one of its QPs.
 void RuntimeState::lose_cqs_here(const DeviceSlot& device) {
     for (const auto& worker : workers_) {
         for (std::uint32_t i = 0; i < worker->cqs.size(); ++i) {
@@ -281,7 +282,8 @@ void RuntimeState::lose_cqs_here(const DeviceSlot& device) {
     }
 }
 
-// For who was answered EIO: the device may be lost and its event not be taken yet. Then all its QPs are lost here.
+// Called after an EIO: the device may be lost although its event was not taken yet. Then this function loses all its
+// QPs.
 bool RuntimeState::lost_meanwhile(DeviceSlot& device) {
     if (!device.lost) {
         try {
@@ -301,7 +303,7 @@ void RuntimeState::lose_qp_here(QpSlot& qp) {
     worker.park(qp.handle);
     worker.unpark(qp.handle, QpState::error, Status::device_removed);
     qp.state = QpState::error;
-    // No flush will come, but completions that stand in the CQs are good, and some providers drop them at destroy.
+    // No flush will come. But completions in the CQs are good, and some providers drop them when the QP is destroyed.
     (void)worker.retire(qp.handle, 0, std::chrono::milliseconds(0));
     worker.park(qp.handle);
     destroy_verbs_qp(qp, Status::device_removed);
@@ -309,7 +311,7 @@ void RuntimeState::lose_qp_here(QpSlot& qp) {
     worker.ignore(qp.retire_command);
 }
 
-// An overrun CQ has lost completions, whether it can be polled on or not.
+// An overrun CQ has lost completions, even if it can still be polled.
 void RuntimeState::lose_cq(const ibv_cq* verbs_cq) {
     for (const auto& worker : workers_) {
         for (std::uint32_t i = 0; i < worker->cqs.size(); ++i) {
@@ -324,7 +326,7 @@ void RuntimeState::lose_cq(const ibv_cq* verbs_cq) {
 void RuntimeState::fail_qp(const ibv_qp* verbs_qp, Status cause) {
     for (const auto& qp : qps_) {
         if (qp != nullptr && qp->qp.get() == verbs_qp) {
-            // The device has moved it to ERR; the worker learns of it here if no completion told it yet.
+            // The device has moved the QP to ERR. This tells the worker, if no completion has done so yet.
             workers_[qp->worker]->proxy->park(qp->handle);
             workers_[qp->worker]->proxy->unpark(qp->handle, QpState::error, cause);
             qp->state = QpState::error;
@@ -340,8 +342,8 @@ void RuntimeState::take_worker_reports() {
         for (const Answer& said : worker->proxy->take_unasked()) {
             try {
                 if (said.kind == AnswerKind::cq_failed) {
-                    // The device may have said it before, the index may be another's by now, and after a stop there
-                    // are none.
+                    // The device may have reported the CQ before, another CQ may have its index by now, and after a
+                    // stop there are no CQs (D46).
                     const CqSlot* cq = said.index < worker->cqs.size() ? worker->cqs[said.index].get() : nullptr;
                     if (cq != nullptr && cq->end->options().id == said.object_id && !cq->failed) {
                         const DeviceSlot& device = *devices_[cq->device];
@@ -353,7 +355,7 @@ void RuntimeState::take_worker_reports() {
                     if (host_ != nullptr && host_->session_broken(id)) {
                         continue;
                     }
-                    log_error("session {} of worker \"{}\" wrote what no session writes; it is closed", id,
+                    log_error("session {} of worker \"{}\" wrote something that no session writes; it is closed", id,
                               worker->config.name);
                     close_session_here(id, platform->now() + config.drain_timeout);
                 } else if (said.kind == AnswerKind::flow_failed) {
@@ -367,12 +369,12 @@ void RuntimeState::take_worker_reports() {
     }
 }
 
-// Polling a CQ failed for good. Nothing more comes out of it, so its queue pairs are destroyed, which lets the
-// runtime complete what they had in flight; new ones get another CQ.
+// A CQ failed for good, and nothing more comes out of it. So its queue pairs are destroyed, which lets the runtime
+// complete what they had in flight. New queue pairs get another CQ (D46).
 void RuntimeState::replace_cq(WorkerSlot& worker, std::uint32_t index) {
     CqSlot* cq = worker.cqs[index].get();
     if (cq == nullptr || cq->failed) {
-        return;  // said twice, by the device and by the worker
+        return;  // reported twice, by the device and by the worker
     }
     cq->failed = true;
     counters.failed_cqs.add();

@@ -1,5 +1,5 @@
-// The control side's jobs, one after the other. Jobs may block in verbs calls (H17); nobody waits for them except the
-// caller that asked.
+// Runs the control side's jobs, one after the other (D32). A job may block in a verbs call (H17); only the caller that
+// asked for the job waits for it.
 //
 // Thread safety: post, run and heartbeat from any thread.
 #pragma once
@@ -16,8 +16,8 @@
 
 namespace pollcore {
 
-/// A job that stays its caller's, who waits for it. A std::function would allocate, and what ends something shall not
-/// fail for that.
+/// A reference to a job that its caller owns and waits for. A std::function would allocate, and a job that ends
+/// something must not fail for want of memory (D29).
 class JobRef {
 public:
     template <class F>
@@ -34,19 +34,19 @@ class Executor {
 public:
     /// How long a caller waits for its job to begin.
     enum class Patience : std::uint8_t {
-        limited,    ///< for as long as the executor may hang
-        unlimited,  ///< for what ends something: nobody could do it later, and memory may be freed next
+        limited,    ///< as long as the executor may hang
+        unlimited,  ///< for a job that ends something: nobody could do it later, and its memory may be freed next
     };
 
-    /// Runs what was posted before, then ends.
+    /// Runs the jobs that were posted before, then ends.
     virtual ~Executor() = default;
     Executor(const Executor&) = delete;
     Executor& operator=(const Executor&) = delete;
 
-    /// Runs `job` there and waits for its result or exception, and allocates nothing for that. From a job: at once.
-    /// With limited patience it throws Error(EAGAIN) when too many wait already, and Error(ETIMEDOUT) when the job has
-    /// not begun in time; it is not carried out then. One that has begun is waited for to its end, since it uses what
-    /// its caller has.
+    /// Runs `job` on the executor and waits for its result or exception. Allocates nothing. From within a job, `job`
+    /// runs at once. With limited patience, throws Error(EAGAIN) when too many jobs wait already, and Error(ETIMEDOUT)
+    /// when the job has not begun in time; the job is not carried out then. A job that has begun is waited for to its
+    /// end, since it uses its caller's stack.
     template <class F>
     auto run(F&& job, Patience patience = Patience::limited) -> std::invoke_result_t<F> {
         using Result = std::invoke_result_t<F>;
@@ -75,13 +75,14 @@ public:
         }
     }
 
-    /// Without waiting and without that limit, for a loop that posts each of its few jobs again only after it ran. What
-    /// the job throws is logged. Throws std::bad_alloc; then nothing was posted.
+    /// Posts without waiting and without a limit on the number of jobs: for a loop that posts each of its few jobs
+    /// again only after it has run. An exception of the job is logged. Throws std::bad_alloc; then nothing was posted.
     virtual void post_always(std::function<void()> job) = 0;
 
-    /// In nanoseconds of the platform's clock. It begins with each job, or when there is one to begin with.
+    /// In nanoseconds of the platform's clock. Each job begins it anew. If the thread is idle, it begins when a job is
+    /// posted (D33).
     [[nodiscard]] const Heartbeat& heartbeat() const noexcept { return heartbeat_; }
-    /// From a job that waits in small steps, and within a limit: it does not hang.
+    /// From a job that waits in small steps and within a time limit, and so does not hang.
     void beat(std::uint64_t now) noexcept { heartbeat_.begin(now); }
 
 protected:
@@ -92,7 +93,7 @@ protected:
 private:
     /// Whether the caller is one of the jobs.
     [[nodiscard]] virtual bool is_here() const noexcept = 0;
-    /// Runs `job`, which does not throw, and returns when it has run; or throws when it will not run.
+    /// Runs `job`, which does not throw, and returns when it has run. Throws when it will not run.
     virtual void perform(JobRef job, Patience patience) = 0;
 };
 

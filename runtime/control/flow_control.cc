@@ -1,4 +1,5 @@
-// Flow control of queue pairs: the memory where a peer says what it has posted, and what becomes of one that lies.
+// Flow control of queue pairs: the memory that a peer writes its grants to, and the end of a queue pair whose peer
+// lies.
 #include <algorithm>
 #include <limits>
 #include <new>
@@ -36,7 +37,7 @@ std::string_view text_of(FlowFault fault) {
 
 }  // namespace
 
-// Each has a region of its own, so that a peer reaches its own block and no other.
+// Each queue pair has a region of its own, so that a peer reaches its own control block and no other.
 void RuntimeState::add_flow_control(const QpSpec& spec, QpSlot& qp, std::uint32_t send_depth) {
     if (spec.type != QpType::rc) {
         throw Error(EINVAL, "flow control needs a reliable connection (QpType::rc)");
@@ -57,7 +58,7 @@ void RuntimeState::add_flow_control(const QpSpec& spec, QpSlot& qp, std::uint32_
     qp.control_mr = UniqueMr(
         device.register_memory(pd, block, sizeof(ControlBlock), at, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE),
         {&device});
-    // What the application posts itself may be of any length.
+    // Receives that the application posts itself may have any length.
     const PoolSlot* pool = qp.srq != nullptr ? qp.srq->pool.pool : qp.pool.pool;
     const std::uint32_t slots =
         std::max(slots_for_sges(std::max(spec.sges_max, 1u)), slots_for_inline(spec.inline_max));
@@ -94,8 +95,8 @@ FlowBlock RuntimeState::flow_block_of(const QpSlot& qp) noexcept {
 void RuntimeState::start_flow_here(QpSlot& qp, const FlowBlock& peer) {
     require_same_flow(qp, peer.kind);
     if (peer.kind != FlowControl::off && qp.qp != nullptr) {  // else its device was lost meanwhile
-        // Asked in RTS, where a provider that keeps the order says so, and the connection has what its ends have agreed
-        // on.
+        // Asked in RTS. Only there does a provider say that it keeps writes in order, and only there does the QP have
+        // the limits that both ends agreed on.
         Device& device = *devices_[qp.device]->device;
         const ibv_qp_attr attr = device.query(qp.qp.get(), IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC);
         workers_[qp.worker]->proxy->start_flow(qp.handle, {.peer_addr = peer.addr,

@@ -1,4 +1,4 @@
-// Handles of one kind: which places are free, and the generation that each gets next.
+// Handles of one kind: which places are free, and which generation each place gets next.
 //
 // Thread safety: the control thread's.
 #pragma once
@@ -14,7 +14,7 @@ class HandlePool {
 public:
     explicit HandlePool(std::uint32_t most) : most_(most) {}
 
-    /// Nothing when all are taken. The place that was given back first is used again first.
+    /// Returns nothing when all are taken. The place that was given back first is used again first.
     [[nodiscard]] std::optional<H> take() {
         H handle;
         if (first_free_ != kNone) {
@@ -44,7 +44,7 @@ private:
 
     struct Place {
         std::uint16_t generation = 0;
-        std::uint32_t next_free = kNone;  // where it is free
+        std::uint32_t next_free = kNone;  // if this place is free
     };
 
     std::uint32_t most_;

@@ -1,7 +1,7 @@
 // The cores of a runtime's workers, held against other runtimes.
 //
-// A core has one runtime among those of a user, by its lock; the daemon's lock excludes runtimes of other users, too.
-// What other users claim is told in the log: else they could keep a daemon from starting.
+// The lock gives a core to one runtime of a user. The daemon's lock excludes runtimes of other users, too. A claim of
+// another user's process only makes a warning in the log: else any user could keep a daemon from starting (D31).
 //
 // Thread safety: none; the thread that makes the runtime, and then the one that stops it.
 #pragma once
@@ -20,11 +20,11 @@ namespace pollcore {
 
 struct HeldCore {
     CoreLock lock;
-    std::optional<CoreClaim> claim;  ///< nothing: the kernel gave none, as the log says
+    std::optional<CoreClaim> claim;  ///< nothing: the kernel gave no socket; the log says so
 };
 
-/// By core; nothing when the configuration shares its cores. Throws Error: EBUSY, naming the owner, when a core is
-/// taken; else what the lock's directory or file said.
+/// The held cores, by core; none when the configuration shares its cores. Throws Error: EBUSY, naming the owner, when a
+/// core is taken; else the error of the lock's directory or file.
 [[nodiscard]] std::map<std::uint32_t, HeldCore> hold_cores(
     const Config& config, const std::filesystem::path& of_daemon = kDaemonLockDirectory);
 

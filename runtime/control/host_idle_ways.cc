@@ -16,13 +16,13 @@ namespace pollcore {
 namespace {
 
 constexpr std::chrono::nanoseconds kRest{1'000};
-// A command, which comes by another line, waits for so long.
+// How long to watch a line. A command comes by another line, so it may wait as long.
 constexpr std::chrono::nanoseconds kWatch{20'000};
 
 #if defined(__x86_64__)
 
-// The lighter of the two states, which is left sooner (Intel SDM, TPAUSE and UMWAIT). The compiler's intrinsics, since
-// EAL has these two only as an interface that may still change.
+// The lighter of the two states: the CPU leaves it sooner (Intel SDM, TPAUSE and UMWAIT). We use the compiler's
+// intrinsics, since EAL's interface to these instructions may still change (D34).
 constexpr unsigned kC01 = 1;
 
 [[gnu::target("waitpkg")]] void rest_until(std::uint64_t cycles) noexcept {

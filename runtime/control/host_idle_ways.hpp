@@ -7,7 +7,7 @@ namespace pollcore {
 
 class HostIdleWays final : public IdleWays {
 public:
-    /// TPAUSE, or UMWAIT where there is one line to watch (H23). Only on CPUs that have them.
+    /// TPAUSE, or UMWAIT if there is one line to watch (H23). Only on CPUs that have these instructions.
     void monitor(const RingConsumer<WorkRequest>* only_source) noexcept override;
     void yield() noexcept override;
     void wait(std::span<pollfd> fds, std::uint64_t deadline_ns, std::uint64_t most_ns) noexcept override;

@@ -25,7 +25,7 @@ namespace {
 
 class PinnedWorker final : public WorkerThread {
 public:
-    /// Holds the core until its thread has ended; nothing: the core is shared.
+    /// Holds the core until the thread has ended. `core` empty: the core is shared.
     PinnedWorker(const WorkerConfig& config, Worker& worker, std::optional<HeldCore> core)
         : worker_(worker), core_(std::move(core)) {
         thread_.start("pollcore-" + config.name, config.core, [this, idle = config.idle] {
@@ -108,7 +108,7 @@ private:
     std::vector<int> helper_cpus_;
     std::map<std::uint32_t, HeldCore> held_;  // until their workers start
     std::chrono::milliseconds hang_limit_{0};
-    std::optional<LogWriter> log_writer_;  // so that the control thread does not wait for whoever reads stderr
+    std::optional<LogWriter> log_writer_;  // so that the control thread does not wait for the reader of stderr
     std::random_device random_;
 };
 

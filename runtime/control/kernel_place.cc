@@ -22,7 +22,7 @@ struct SystemCall {
     std::string_view name;
 };
 
-// Those that a thread of this runtime, or a provider's code on it, may hang in. Not every architecture has each of
+// System calls in which a thread of this runtime, or a provider's code on it, may hang. Some architectures lack some of
 // them.
 constexpr SystemCall kSystemCalls[] = {
     {SYS_read, "read"},
@@ -70,7 +70,7 @@ std::string_view name_of(long number) noexcept {
     return "of this number";
 }
 
-// Nothing: errno says why.
+// If it returns nothing, errno says why.
 std::optional<std::string> read_task_file(int thread_id, const char* file) {
     const UniqueFd fd(::open(fmt::format("/proc/self/task/{}/{}", thread_id, file).c_str(), O_RDONLY | O_CLOEXEC));
     std::string text(256, '\0');
@@ -93,12 +93,12 @@ std::string kernel_place(int thread_id) {
     long number = -1;
     const auto parsed = std::from_chars(call->data(), call->data() + call->size(), number);
     if (parsed.ec != std::errc()) {
-        return "while it runs on a core";  // the file says "running": the kernel tells no more of a thread that runs
+        return "while it runs on a core";  // the file says "running", and no more
     }
     const std::string where =
         number < 0 ? "outside of system calls" : fmt::format("in the system call {} ({})", name_of(number), number);
     const std::optional<std::string> channel = read_task_file(thread_id, "wchan");
-    // "0", or nothing: it does not wait, or this kernel tells nobody.
+    // "0", or nothing: the thread does not wait, or this kernel does not say where.
     return channel && !channel->empty() && *channel != "0" ? fmt::format("{}, in the kernel's {}", where, *channel)
                                                            : where;
 }

@@ -7,8 +7,8 @@
 
 namespace pollcore {
 
-/// "in the system call ioctl (16), in the kernel's ib_uverbs_ioctl"; "outside of system calls"; "while it runs on a
-/// core"; or why that is not known.
+/// Returns "in the system call ioctl (16), in the kernel's ib_uverbs_ioctl", "outside of system calls", "while it runs
+/// on a core", or why the place is not known.
 [[nodiscard]] std::string kernel_place(int thread_id);
 
 }  // namespace pollcore

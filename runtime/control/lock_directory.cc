@@ -29,7 +29,7 @@ Unusable by_errno(const char* call) {
     return {error, fmt::format("{}: {}", call, std::generic_category().message(error))};
 }
 
-// Returns why others could write in the directory; nothing: only this user can, or root where that will do.
+// Returns why others could write in the directory. Nothing: only this user can, or, with `roots_will_do`, root.
 std::optional<Unusable> writable_by_others(int fd, bool roots_will_do) {
     struct stat status {};
     if (::fstat(fd, &status) != 0) {
@@ -46,13 +46,13 @@ std::optional<Unusable> writable_by_others(int fd, bool roots_will_do) {
     return std::nullopt;
 }
 
-// Opens the candidate as `fd`, and makes it where it is missing. Returns why it cannot be used; nothing: it can.
+// Opens the candidate as `fd`, and makes it if it is missing. Returns why it cannot be used. Nothing: it can.
 std::optional<Unusable> take_candidate(const std::filesystem::path& path, UniqueFd& fd) {
     const bool made = ::mkdir(path.c_str(), kDirectoryMode) == 0;
     if (!made && errno != EEXIST) {
         return by_errno("mkdir");
     }
-    // In /tmp the name may be a symbolic link that somebody else has put there.
+    // O_NOFOLLOW: in /tmp the name may be a symbolic link that somebody else has put there.
     fd.reset(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (!fd.valid()) {
         return by_errno("open");
@@ -60,7 +60,7 @@ std::optional<Unusable> take_candidate(const std::filesystem::path& path, Unique
     if (auto unusable = writable_by_others(fd.get(), false)) {
         return unusable;
     }
-    // The umask may have narrowed it.
+    // The umask may have narrowed the mode.
     if (made && ::fchmod(fd.get(), kDirectoryMode) != 0) {
         return by_errno("fchmod");
     }

@@ -1,7 +1,7 @@
 // The directory that core locks lie in.
 //
-// Whoever may write in that directory can take a lock away from its owner, or hold it for ever. So each user has a
-// directory of its own, and one that other users may write is refused, also a sticky one like /tmp.
+// A user who may write in this directory can take a lock away from its owner, or hold it for ever. So each user has a
+// directory of their own. A directory that other users may write in is refused, even a sticky one like /tmp.
 //
 // Thread safety: none; the thread that makes the runtime.
 #pragma once
@@ -15,22 +15,22 @@
 
 namespace pollcore {
 
-/// Only root can make it. Its owner is the daemon's user, as whom root or the service manager has it.
+/// Only root can make it; root or the service manager gives it to the daemon's user.
 inline constexpr const char* kDaemonLockDirectory = "/run/pollcore";
 
-/// Where a user's locks may lie, the best place first. No environment variable has a say: all processes of a user have
-/// to come to the same directory. Anybody can take the name in /tmp away from a user: a daemon has one of the other
-/// two, or a configured one.
+/// Where a user's locks may lie, the best place first. No environment variable has a say: all processes of a user must
+/// find the same directory. Anybody can take the name in /tmp first, so a daemon uses one of the other two, or a
+/// configured directory.
 [[nodiscard]] std::vector<std::filesystem::path> usual_lock_directories(uid_t user);
 
-/// Holds the directory open, so that it stays the one that was checked.
+/// Holds the directory open, so that it stays the directory that was checked.
 class LockDirectory {
 public:
-    /// One that exists, and that only this user or root may write. Throws Error: it is not there (ENOENT, ENOTDIR), or
-    /// others may write it (EPERM).
+    /// A directory that exists, and that only this user or root may write in. Throws Error: it does not exist (ENOENT,
+    /// ENOTDIR), or others may write in it (EPERM).
     explicit LockDirectory(const std::filesystem::path& configured);
-    /// The first candidate that is this user's alone; the last name of its path is made where it is missing. Throws
-    /// Error, which says of each candidate why it is not taken.
+    /// The first candidate that is this user's alone. The last directory of its path is made if it is missing. Throws
+    /// Error, which says for each candidate why it was not taken.
     explicit LockDirectory(const std::vector<std::filesystem::path>& candidates);
 
     [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }

@@ -16,7 +16,7 @@ int verbs_access(Access access) noexcept {
            (access.window_bind ? IBV_ACCESS_MW_BIND : 0) | (access.relaxed_ordering ? IBV_ACCESS_RELAXED_ORDERING : 0);
 }
 
-// By the address that work requests use, which is all that another process may know of it.
+// Names the region by the address that work requests use. Another process may know no other address of it.
 std::string region_text(const RegionSlot& region) {
     return fmt::format("the memory region of {} bytes at {:#x}", region.mr->length, region.iova);
 }
@@ -36,9 +36,10 @@ PdId RuntimeState::create_foreign_pd_here(const std::string& device_name, std::u
     if (const DeviceSlot& device = device_slot(device_name); !device.device->limits().foreign_addresses) {
         throw Error(
             EOPNOTSUPP,
-            fmt::format("device \"{}\" serves no attached process: of its provider it is not known that it leaves the "
-                        "memory of work requests to the device",
-                        device.config.name));
+            fmt::format(
+                "device \"{}\" serves no attached process: its provider is not known to leave the memory of work "
+                "requests to the device",
+                device.config.name));
     }
     const PdId pd = create_pd(device_name);
     pds_.at(pd).client = client;
@@ -47,7 +48,7 @@ PdId RuntimeState::create_foreign_pd_here(const std::string& device_name, std::u
 
 void RuntimeState::release_pd(PdId id) noexcept {
     try {
-        // Of this process: one in use ends with the runtime, after what is in it.
+        // A domain of this process. If it is in use, it ends with the runtime, after the objects in it.
         (void)executor_->run([&] { return release_pd_here(id); }, Executor::Patience::unlimited);
     } catch (const std::exception& error) {
         log_error("releasing a protection domain: {}", error.what());
@@ -185,7 +186,7 @@ void RuntimeState::end_deregistering_here(std::uint64_t id, int error) {
     const auto found = regions_.find(id);
     RegionSlot& region = found->second;
     DeviceSlot& device = *devices_[pds_.at(region.pd).device];
-    // A device that the kernel has let go of answers EIO, and its regions have ended with it.
+    // A device that the kernel has let go of answers EIO; its regions have ended with it.
     if (error != 0 && !(error == EIO && lost_meanwhile(device))) {
         region.ending = false;
         restore_bindable_here(region, workers_.size());

@@ -1,7 +1,7 @@
-// What a runtime stands on: memory, devices, threads and time.
+// What a runtime stands on: memory, devices, threads and time (D30).
 //
-// A program's own is host_platform(). A simulation brings another, whose threads are turned by hand and whose clock is
-// its own, and runs everything above as it is.
+// A program uses host_platform(). A simulation brings its own platform, with threads that it steps by hand and a clock
+// of its own, and runs everything above unchanged.
 //
 // Thread safety: wait() from any thread, the rest from the one that makes the runtime, and from its control jobs.
 #pragma once
@@ -25,10 +25,10 @@ namespace pollcore {
 
 class Worker;
 
-/// Turns a worker until it is told to stop.
+/// Runs a worker's loop until it is told to stop.
 class WorkerThread {
 public:
-    /// Not before stop() and join().
+    /// Only after stop() and join().
     virtual ~WorkerThread() = default;
     WorkerThread(const WorkerThread&) = delete;
     WorkerThread& operator=(const WorkerThread&) = delete;
@@ -50,10 +50,10 @@ public:
     Platform(const Platform&) = delete;
     Platform& operator=(const Platform&) = delete;
 
-    /// Comes first. Says in the report what it found.
+    /// Must be called first. Writes what it found into the report.
     virtual void prepare(const Config& config, RuntimeReport& report) = 0;
     [[nodiscard]] virtual std::unique_ptr<Device> open_device(const DeviceConfig& config) = 0;
-    /// Zeroed and cache-line aligned. `numa_node` -1: anywhere. Throws Error(ENOMEM) which says what to raise.
+    /// Zeroed and cache-line aligned. `numa_node` -1: anywhere. Throws Error(ENOMEM), which says which limit to raise.
     [[nodiscard]] virtual HostMemory allocate(std::size_t bytes, int numa_node, const std::string& what_for) = 0;
 
     [[nodiscard]] virtual std::unique_ptr<Executor> start_executor(const std::string& name) = 0;
@@ -66,22 +66,22 @@ public:
     [[nodiscard]] virtual Clock::time_point now() = 0;
     /// The clock that workers are stepped with.
     [[nodiscard]] virtual std::uint64_t cycles() = 0;
-    /// The same for who has no platform at hand; null: there is none but through this.
+    /// That clock as a function, for code without a platform at hand; null: only cycles() has it.
     [[nodiscard]] virtual auto cycles_function() -> std::uint64_t (*)() noexcept { return nullptr; }
     [[nodiscard]] virtual std::uint64_t cycles_from(std::chrono::nanoseconds duration) = 0;
     virtual void sleep(std::chrono::microseconds duration) = 0;
-    /// On `changed`, with its mutex locked by `lock`: returns done(), which is asked under the lock, when it is true or
-    /// the time is over.
+    /// Waits on `changed`, whose mutex `lock` holds, until done() is true or the time is over. done() is called under
+    /// the lock. Returns its last result.
     [[nodiscard]] virtual bool wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed,
                                     std::chrono::milliseconds timeout, const std::function<bool()>& done) = 0;
-    /// All values alike.
+    /// All values are equally likely.
     [[nodiscard]] virtual std::uint32_t random() = 0;
 
 protected:
     Platform() = default;
 };
 
-/// Memory from DPDK's EAL, the devices of this machine, threads on its cores, its clock.
+/// Memory from DPDK's EAL, and the machine's own devices, cores and clock.
 [[nodiscard]] std::unique_ptr<Platform> host_platform();
 
 }  // namespace pollcore

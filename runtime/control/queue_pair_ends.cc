@@ -14,8 +14,8 @@ namespace {
 // A drain that starts after the deadline still gets the time that a healthy device needs.
 constexpr std::chrono::milliseconds kDrainAtLeast{20};
 
-// Receives of a QP in ERR that come no more are given up after so long. A device flushes in microseconds; what takes
-// longer is another thread on the worker's core.
+// How long after its last completion a QP in ERR gives up the receives that were not flushed (D27). A device flushes in
+// microseconds; another thread on the worker's core may take longer.
 constexpr std::chrono::milliseconds kQuiet{100};
 
 }  // namespace
@@ -40,7 +40,7 @@ bool RuntimeState::close_qp_here(QpHandle handle, std::chrono::steady_clock::tim
 void RuntimeState::end_retired_here(QpHandle handle, bool drained) {
     QpSlot* qp = find_qp(handle);
     if (qp == nullptr) {
-        return;  // an event that came meanwhile has ended it
+        return;  // an event has ended it meanwhile
     }
     const QpAndOwner which = with_owner(*qp);
     const Counter& cut_short = workers_[qp->worker]->worker->counters().cut_short;
@@ -52,7 +52,7 @@ void RuntimeState::end_retired_here(QpHandle handle, bool drained) {
 }
 
 // The sequence of H1 up to the point where the QP may be destroyed or RESET. True when nothing is in flight any more:
-// the device flushed everything, or an event that came meanwhile has ended the QP or lost its device.
+// the device has flushed everything, or an event has ended the QP or lost its device meanwhile.
 bool RuntimeState::retire_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline) {
     std::optional<Retirement> retirement = begin_retiring_here(handle, deadline);
     if (!retirement) {
@@ -70,7 +70,7 @@ std::optional<Retirement> RuntimeState::begin_retiring_here(QpHandle handle,
                                                             std::chrono::steady_clock::time_point deadline) {
     QpSlot* qp = find_qp(handle);
     if (qp == nullptr || qp->qp == nullptr) {
-        return std::nullopt;  // of one that was lost with its device nothing is in flight
+        return std::nullopt;  // a QP lost with its device has nothing in flight
     }
     forget_connection_here(*qp);
     if (planted(Bug::given_back_early)) {
@@ -93,10 +93,10 @@ std::optional<Retirement> RuntimeState::begin_retiring_here(QpHandle handle,
 }
 
 std::optional<bool> RuntimeState::retired_here(Retirement& retirement) {
-    // A queue pair of an SRQ may have taken a receive whose message is half there; that one completes before
-    // LAST_WQE_REACHED, and would be lost if the queue pair were destroyed before (H1). Not every provider raises it
-    // (Linux 6.1's Soft-RoCE does not), so it is waited for no longer than a healthy device needs. Events are taken
-    // here, since the event loop may wait for the control thread, which is this one.
+    // A queue pair of an SRQ may have taken a receive whose message is half there. That receive completes before
+    // LAST_WQE_REACHED, and would be lost if the queue pair were destroyed earlier (H1, D22). Not every provider raises
+    // the event (Linux 6.1's Soft-RoCE does not), so this waits for it no longer than a healthy device needs. Events
+    // are taken here, since the event loop may be waiting for the control thread, which runs this.
     const QpSlot* qp = find_qp(retirement.handle);
     if (retirement.command == 0 && qp != nullptr && qp->srq != nullptr) {
         take_async_events(*devices_[qp->device]);
@@ -107,7 +107,7 @@ std::optional<bool> RuntimeState::retired_here(Retirement& retirement) {
         }
     }
     if (qp == nullptr || qp->qp == nullptr) {
-        return true;  // ended, or lost with its device, by an event
+        return true;  // an event has ended it, or lost its device
     }
     WorkerProxy& worker = *workers_[qp->worker]->proxy;
     if (retirement.command == 0) {
@@ -121,7 +121,7 @@ std::optional<bool> RuntimeState::retired_here(Retirement& retirement) {
         find_qp(retirement.handle)->retire_command = retirement.command;
     }
     if (qp->retire_command != retirement.command) {
-        return true;  // somebody else has taken it out of service meanwhile
+        return true;  // another call has taken it out of service meanwhile
     }
     const std::optional<bool> drained = worker.retired(retirement.command);
     if (drained == false) {
@@ -130,7 +130,7 @@ std::optional<bool> RuntimeState::retired_here(Retirement& retirement) {
                   "device \"{}\" did not flush its work within {} ms; the runtime completes it",
                   devices_[qp->device]->config.name, retirement.limit.count());
     } else if (!drained) {
-        take_async_events(*devices_[qp->device]);  // of a device that was lost meanwhile no flush comes
+        take_async_events(*devices_[qp->device]);  // the device may be lost, and then no flush comes
     }
     return drained;
 }
@@ -139,7 +139,7 @@ void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
     WorkerProxy& worker = *workers_[qp.worker]->proxy;
     worker.park(qp.handle);
     stop_answering_here(qp);
-    renew_windows_here(qp);  // those that are bound to it
+    renew_windows_here(qp);  // windows that are bound to it
     const bool early = planted(Bug::given_back_early);
     if (early) {
         worker.forget(qp.handle, leftovers);
@@ -150,7 +150,7 @@ void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
         worker.forget(qp.handle, leftovers);
     }
     worker.ignore(qp.retire_command);
-    renew_windows_here(qp);  // those whose binds it did not complete
+    renew_windows_here(qp);  // windows whose binds it did not complete
     release_entries(qp);
     close_idle_cqs(*workers_[qp.worker], *devices_[qp.device]);
     return_share(qp.pool);
@@ -158,7 +158,7 @@ void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
     qps_[qp.handle.index].reset();
 }
 
-// The QP is parked. Where it ends without having been retired its device still answers peers, who would be told that a
+// The QP is parked. If it ends without having been retired, its device still answers peers. They would be told that a
 // window's key is wrong before they are told that the QP is gone.
 void RuntimeState::stop_answering_here(const QpSlot& qp) {
     if (qp.qp == nullptr || qp.state == QpState::error) {
@@ -182,7 +182,8 @@ void RuntimeState::destroy_verbs_qp(QpSlot& qp, Status cause) {
     const int error = device.device->destroy(qp.qp.get());
     // A device that the kernel has let go of answers EIO, and its QPs have ended with it.
     if (error != 0 && !(error == EIO && device.lost)) {
-        // Not destroyed, so its buffers may still be written: nothing may be completed in its name (H2).
+        // The QP was not destroyed, so its buffers may still be written: the runtime may complete none of its work
+        // (H2).
         keep_in_error(qp, cause);
         if (error == EIO && lost_meanwhile(device) && qp.qp == nullptr) {
             return worker.park(qp.handle);
@@ -192,9 +193,8 @@ void RuntimeState::destroy_verbs_qp(QpSlot& qp, Status cause) {
     (void)qp.qp.release();
 }
 
-// The provider did not carry out what would have ended a parked queue pair's life. The worker goes on with what it has
-// in flight. On the device it may still be in RTS, where peers would be answered for nobody; so ERR is tried (once
-// more).
+// The provider refused to destroy or reset a parked queue pair. The worker goes on with the work in flight. On the
+// device the queue pair may still be in RTS and answer its peers, although nobody uses it. So ERR is tried (once more).
 void RuntimeState::keep_in_error(QpSlot& qp, Status cause) {
     bool device_lags = false;
     try {
@@ -202,7 +202,7 @@ void RuntimeState::keep_in_error(QpSlot& qp, Status cause) {
         devices_[qp.device]->device->modify(qp.qp.get(), error.attr, error.mask);
     } catch (const std::exception& error) {
         device_lags = true;
-        log_warning("queue pair {}: {}; on its device it stays as it is", qp.qp_num, error.what());
+        log_warning("queue pair {}: {}; its state at the device is unchanged", qp.qp_num, error.what());
     }
     workers_[qp.worker]->proxy->unpark(qp.handle, QpState::error, cause, device_lags);
     qp.state = QpState::error;
@@ -219,13 +219,13 @@ std::pair<QpHandle, bool> RuntimeState::reset(QpHandle handle) {
 
 std::pair<QpHandle, bool> RuntimeState::restart_retired_here(QpHandle handle, bool drained) {
     take_async_events(
-        *devices_[live_qp_slot(handle).device]);  // what is said of this life shall not be taken for said of the next
-    QpSlot& qp = live_qp_slot(handle);            // it may have been lost on the way
+        *devices_[live_qp_slot(handle).device]);  // so that an event of this life is not taken for one of the next
+    QpSlot& qp = live_qp_slot(handle);            // looked up again: an event may have lost it
     WorkerProxy& worker = *workers_[qp.worker]->proxy;
     const std::uint32_t life = qp_lives_[handle.index];
     const QpHandle renewed{handle.index, life_of(life).generation};
-    const std::uint32_t psn = random_psn();  // packets of the connection before shall not fit the next
-    renew_windows_here(qp);                  // as if it were destroyed
+    const std::uint32_t psn = random_psn();  // so that packets of the last connection do not fit the next
+    renew_windows_here(qp);                  // as before a destroy
     worker.park(handle);
     try {
         restart_verbs_qp(qp, psn);
@@ -236,7 +236,7 @@ std::pair<QpHandle, bool> RuntimeState::restart_retired_here(QpHandle handle, bo
     const bool datagram = qp.type == QpType::ud;
     const QpState state = datagram ? QpState::ready : QpState::init;
     worker.renew(handle, life, state);
-    renew_windows_here(qp);  // those whose binds it did not complete
+    renew_windows_here(qp);  // windows whose binds it did not complete
     ++qp_lives_[handle.index];
     qp.handle = renewed;
     qp.state = state;
@@ -247,7 +247,7 @@ std::pair<QpHandle, bool> RuntimeState::restart_retired_here(QpHandle handle, bo
     return {renewed, drained};
 }
 
-// Through RESET to where a new QP of its type begins. The QP is parked.
+// Moves the QP through RESET to the state in which a new QP of its type begins. The QP is parked.
 void RuntimeState::restart_verbs_qp(QpSlot& qp, std::uint32_t psn) {
     Device& device = *devices_[qp.device]->device;
     const auto move = [&](Transition to) { device.modify(qp.qp.get(), to.attr, to.mask); };

@@ -15,7 +15,7 @@ namespace {
 // Unsignaled work is signaled at least this often, so that places come back before a queue is full.
 constexpr std::uint32_t kSignalIntervalMax = 64;
 
-// What the device has not is refused by the session already.
+// The session refuses an operation that the device does not have (D38).
 OpcodeMask opcodes_of(const DeviceLimits& limits) {
     OpcodeMask without = 0;
     if (!limits.memory_windows_1 && !limits.memory_windows_2) {
@@ -37,7 +37,7 @@ QpHandle RuntimeState::create_qp(const QpSpec& spec) {
         try {
             return create_qp_here(spec);
         } catch (...) {
-            for (const auto& worker : workers_) {  // it may have wanted one more
+            for (const auto& worker : workers_) {  // choose_cq() may have opened a CQ
                 std::for_each(devices_.begin(), devices_.end(),
                               [&](const auto& device) { close_idle_cqs(*worker, *device); });
             }
@@ -134,7 +134,7 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
         slot->send_cq = slot->recv_cq = choose_cq(worker, device, both, slot->srq, device_time, std::nullopt);
     }
 
-    // Grants and announcements go inline, and what a record has beside its payload does where that does.
+    // Grants and announcements go inline. If a record's payload goes inline, the rest of the record does, too.
     const std::uint32_t own_inline = spec.flow != FlowControl::off ? sizeof(Announcement::Words) : 0;
     QpOptions make{.pd = pds_.at(slot->pd).pd.get(),
                    .domain = device.domains.at(slot->worker).get(),
@@ -188,8 +188,8 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
         return_share(slot->pool);
         return_share(slot->rendezvous);
     });
-    // All that may fail comes before it is made: from then on its end touches CQs that the worker polls (H1). Creating
-    // touches the CQs' memory no more than their own lock covers; what parks is modify and destroy.
+    // Everything that may fail comes before the QP is made: destroying the QP touches CQs that the worker polls (H1).
+    // Making it touches only CQ memory that the CQ's own lock covers, so only modify and destroy need parking (D43).
     worker.proxy->make_room(end);
     slot->qp = UniqueQp(device.device->create_qp(make), {device.device.get()});
     slot->qp_num = slot->qp->qp_num;
@@ -200,7 +200,7 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     next_qp_index_ = static_cast<std::uint16_t>(index + 1);
     qps_[index] = std::move(slot);
 
-    // From here on the worker knows it, so that its CQs are parked for what follows, and for the way back.
+    // The worker knows the QP now. So each of the calls below parks the CQs, and so does the end after a failure.
     QpSlot& qp = *qps_[index];
     const QpHandle handle = qp.handle;
     try {
@@ -214,14 +214,14 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
         try {
             destroy_qp_here(qp);
         } catch (const std::exception& error) {
-            log_error("after a failure: {}", error.what());  // that failure is what the caller is told
+            log_error("after a failure: {}", error.what());  // the caller is told of the first failure
         }
         throw;
     }
     return handle;
 }
 
-// UD: from INIT to RTS. There is no peer to wait for, and a datagram that finds no receive is lost anyway.
+// UD: from INIT to RTS. There is no peer to wait for, and a datagram that finds no receive is lost anyway (D41).
 void RuntimeState::activate_here(QpSlot& qp) {
     qp.moved = true;
     Transition rtr = to_state(IBV_QPS_RTR);
@@ -230,7 +230,7 @@ void RuntimeState::activate_here(QpSlot& qp) {
     modify_here(qp, rts.attr, rts.mask, QpState::ready);
 }
 
-// The SRQ that a queue pair of these sessions takes its receives from, if from one.
+// The SRQ that the queue pair takes its receives from; null: none.
 SrqSlot* RuntimeState::srq_for(const QpSpec& spec, const QpSlot& qp) {
     if (!spec.srq.valid()) {
         return nullptr;
@@ -242,7 +242,7 @@ SrqSlot* RuntimeState::srq_for(const QpSpec& spec, const QpSlot& qp) {
                                 "device \"{}\"",
                                 devices_[qp.device]->config.name, devices_[srq.device]->config.name));
     }
-    // Its receives complete on any of its queue pairs, so these deliver them to one session (H4).
+    // A receive of an SRQ completes on any of its queue pairs, so all of them deliver to one session (H4).
     if (srq.session != spec.shares[0].session) {
         throw Error(EINVAL,
                     fmt::format("a shared receive queue delivers the receives of all its queue pairs to the session "
@@ -268,7 +268,7 @@ SrqSlot* RuntimeState::srq_for(const QpSpec& spec, const QpSlot& qp) {
     return &srq;
 }
 
-// What a queue pair of these sessions has of the pool that posts its receives, if one does.
+// The queue pair's share of the pool that posts its receives, if there is one.
 PoolShare RuntimeState::pool_for(const QpSpec& spec, const QpSlot& qp) {
     if (!spec.pool.valid()) {
         return {};
@@ -291,7 +291,7 @@ PoolShare RuntimeState::pool_for(const QpSpec& spec, const QpSlot& qp) {
     return share_of(spec.pool, spec.pool_share, spec.recv_depth, session, qp.device, qp.pd);
 }
 
-// What a queue pair of these sessions has of the pool for messages that are too long for its receives, if there is one.
+// The queue pair's share of the pool for messages that are too long for its receives, if there is one.
 PoolShare RuntimeState::rendezvous_for(const QpSpec& spec, const QpSlot& qp) {
     if (!spec.rendezvous_pool.valid()) {
         return {};
@@ -397,7 +397,7 @@ void RuntimeState::connect_here(QpHandle handle, const QpInfo& peer, const PathA
     Transition rtr =
         to_rtr(peer, within, device.device->port(), static_cast<std::uint8_t>(gid.index), port.active_mtu, qp.type);
     modify_here(qp, rtr.attr, rtr.mask, QpState::init);
-    qp.moved = true;  // what failed before leaves it in INIT, where it may be connected again
+    qp.moved = true;  // a failure before this line leaves it in INIT, where it may be connected again (D47)
     try {
         Transition rts = to_rts(qp.psn, within, qp.type);
         modify_here(qp, rts.attr, rts.mask, QpState::ready);

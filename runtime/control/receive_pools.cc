@@ -1,4 +1,4 @@
-// Receive pools: making them, who may take from them, their end.
+// Receive pools: making them, their shares, their end.
 #include <algorithm>
 #include <utility>
 
@@ -29,7 +29,7 @@ PoolInfo RuntimeState::create_pool(const PoolSpec& spec, std::shared_ptr<Receive
         if (spec.ring) {
             require_ring_here(*slot);
         }
-        slot->places = spec.buffers + spec.ring;  // of a ring with the completion that tells the end
+        slot->places = spec.buffers + spec.ring;  // a write ring has a final completion, too
         const std::uint64_t bytes =
             spec.ring ? spec.buffer_bytes : std::uint64_t{pool_stride(spec.buffer_bytes)} * spec.buffers;
         if (region->second.mr->length < bytes) {
@@ -44,13 +44,13 @@ PoolInfo RuntimeState::create_pool(const PoolSpec& spec, std::shared_ptr<Receive
                 ++may_be_unpolled;
             }
         }
-        session.unpolled.reserve(may_be_unpolled);  // a pool that is detached shall need no memory
+        session.unpolled.reserve(may_be_unpolled);  // so that detaching a pool needs no memory
         if (others + slot->places > session.layout.pool_buffers) {
             throw Error(
                 ENOSPC,
                 fmt::format(
                     "a pool of {} buffers for session {}: it has room for {} (SessionOptions::pool_buffers), of "
-                    "which {} are other pools', or were those of closed ones whose messages were not polled",
+                    "which {} belong to other pools, or to closed pools with messages that were not polled",
                     slot->places, session.id, session.layout.pool_buffers, others));
         }
         const std::optional<PoolHandle> handle = pool_handles_.take();
@@ -134,7 +134,7 @@ PoolSlot& RuntimeState::usable_pool(PoolHandle from, std::uint32_t session, std:
     return *pool;
 }
 
-// What a queue pair or shared receive queue of `depth` receives gets. It is not taken yet.
+// The share that a queue pair or shared receive queue of `depth` receives gets. The share is not taken yet.
 PoolShare RuntimeState::share_of(PoolHandle from, std::uint32_t asked, std::uint32_t depth, std::uint32_t session,
                                  std::uint32_t device, PdId pd) {
     PoolSlot* pool = &usable_pool(from, session, device, pd);
@@ -192,8 +192,8 @@ std::vector<HeldBuffer> RuntimeState::held_buffers(PoolHandle handle) {
     });
 }
 
-// The queue pairs and shared receive queues of the session are closed. The memory stays, since the application may
-// still have messages in it.
+// The session's queue pairs and shared receive queues are closed already. The pools' memory stays, since the
+// application may still have messages in it.
 void RuntimeState::detach_pools_here(std::uint32_t session_id) {
     for (const auto& pool : pools_) {
         if (pool != nullptr && pool->session == session_id) {

@@ -1,4 +1,4 @@
-// The embedded runtime's own calls; what it shares with an attachment is session/context.cc's.
+// The embedded runtime's own calls. session/context.cc has those that it shares with an attachment.
 #include "pollcore/runtime.hpp"
 
 #include <utility>

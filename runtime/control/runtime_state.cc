@@ -66,7 +66,7 @@ RuntimeState::~RuntimeState() {
 }
 
 void RuntimeState::open_device(const DeviceConfig& device_config) {
-    // Its place comes first: from there it outlives what is made on it, wherever this ends.
+    // The device gets its place first: from there it outlives the objects made on it, even if a later step fails.
     DeviceSlot& device = *devices_.emplace_back(std::make_unique<DeviceSlot>());
     device.config = device_config;
     device.index = static_cast<std::uint32_t>(devices_.size() - 1);
@@ -107,7 +107,7 @@ bool RuntimeState::stop_here() {
     }
     const auto deadline = platform->now() + config.drain_timeout;
     bool whole = true;
-    // What one of them cannot do must not keep the others from ending.
+    // A failure to end one object must not keep the others from ending.
     const auto attempt = [&](auto&& end) {
         try {
             whole = end() && whole;
@@ -134,7 +134,7 @@ bool RuntimeState::stop_here() {
             worker->thread->join();
         }
     }
-    // What could not be closed above; nobody polls its CQs any more.
+    // Queue pairs that could not be closed above. Nobody polls their CQs any more.
     for (auto& qp : qps_) {
         qp.reset();
     }
@@ -172,7 +172,7 @@ bool RuntimeState::stop_here() {
     }
     {
         const std::lock_guard lock(waiting_mutex_);
-        // Who waits for one takes it, however late it wakes.
+        // A thread that waits for an attempt takes it, however late the thread wakes.
         for (auto& [key, waited_for] : attempts_) {
             if (!std::exchange(waited_for.done, true)) {
                 waited_for.event.kind = ConnectEvent::Kind::failed;
@@ -193,7 +193,7 @@ void RuntimeState::wait_a_little_here() {
     executor_->beat(steady_ns(platform->now()));
 }
 
-// A worker that does not answer holds this thread up, which counts as its hang: no beat.
+// If a worker does not answer, this thread counts as hanging, too. So it does not beat (D33).
 void RuntimeState::await_here(UseSearch& search) {
     auto warn_at = platform->now() + kSearchUsual;
     while (!search.over()) {
@@ -234,7 +234,7 @@ void RuntimeState::post(std::function<void()> job) {
 }
 
 void RuntimeState::call(std::function<void()> job) {
-    // Shared: it is being told still when who waits goes on.
+    // Shared: the job may still be inside the task when the waiting thread goes on.
     const auto task = std::make_shared<std::packaged_task<void()>>(std::move(job));
     std::future<void> over = task->get_future();
     executor_->post_always([task] { (*task)(); });

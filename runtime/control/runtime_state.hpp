@@ -1,14 +1,16 @@
 // The inside of a Runtime: everything that the control thread owns.
 //
-//   runtime_state.cc      start and stop           queue_pairs.cc        making, connecting by information
+//   runtime_state.cc      start and stop           queue_pairs.cc        making, connecting by exchanged information
 //   sessions.cc           opening and closing      queue_pair_ends.cc    closing and resetting (H1)
 //   memory.cc             domains, regions         completion_queues.cc  which CQ a queue goes to
-//   windows.cc            memory windows           connecting.cc        listeners, rdma_cm or names, their events
-//   address_handles.cc    ways of datagrams        events.cc             what devices and workers say unasked
+//   windows.cc            memory windows           connecting.cc         listeners, rdma_cm or names, their events
+//   address_handles.cc    address handles          events.cc             events of devices and reports of workers
+//   workers.cc            starting workers         flow_control.cc       flow control of queue pairs
 //   shared_receive_queues.cc, receive_pools.cc
 //
-// Thread safety: public functions come from any thread and do their work on the control thread (executor_);
-// functions named *_here run on it. What application threads wait for is guarded by waiting_mutex_.
+// Thread safety: public functions may be called from any thread; they do their work on the control thread (executor_).
+// Functions named *_here run on the control thread. waiting_mutex_ guards what application threads wait for: attempts_
+// and requests_.
 #pragma once
 
 #include <array>
@@ -51,9 +53,9 @@ struct DeviceSlot {
     std::unique_ptr<Device> device;
     std::unique_ptr<Connector> connector;
     std::map<std::uint32_t, std::unique_ptr<ThreadDomain>> domains;        // by worker
-    std::map<std::uint32_t, std::unique_ptr<CompletionChannel>> channels;  // by worker, of those that sleep
-    std::set<std::pair<std::uint32_t, bool>>
-        polls_logged;  // workers of which the log says how they poll here, with times or not
+    std::map<std::uint32_t, std::unique_ptr<CompletionChannel>> channels;  // by worker, for workers that may sleep
+    // Worker, and whether with time stamps: the log says already how this worker polls here.
+    std::set<std::pair<std::uint32_t, bool>> polls_logged;
     std::uint32_t next_vector = 0;
     std::uint32_t default_pd = 0;
     bool lost = false;     // fatal or removed: nothing more is made on it
@@ -62,21 +64,21 @@ struct DeviceSlot {
 
 struct PdSlot {
     std::uint32_t device = 0;
-    std::uint32_t client = 0;  // ClientShare::id: of the process at whose addresses its regions lie; 0: this one
+    std::uint32_t client = 0;  // ClientShare::id of the process whose addresses its regions have; 0: this process
     UniquePd pd;
 };
 
 struct RegionSlot {
     void* data = nullptr;
     std::uint64_t iova = 0;
-    HostMemory memory;  // empty when the program's own
+    HostMemory memory;  // empty: the memory is the program's own
     UniqueMr mr;        // ends before the memory does
     std::uint32_t pd = 0;
-    MrHandle handle;  // valid when windows may be bound to it: then the workers know it
+    MrHandle handle;  // valid: windows may be bound to the region, and the workers know it
     bool ending = false;
 };
 
-/// A region to be: what the provider is asked for.
+/// What the provider is asked for to make a region.
 struct RegionPlan {
     Device* device = nullptr;
     std::uint32_t pd = 0;
@@ -86,21 +88,21 @@ struct RegionPlan {
     std::uint64_t iova = 0;
     Access access;
 
-    /// Any thread; may take long, with what it pins. The protection domain stays meanwhile. Throws Error.
+    /// Any thread; may take long, since it pins memory. The protection domain must stay meanwhile. Throws Error.
     [[nodiscard]] UniqueMr carry_out() const;
 };
 
-/// A region that nobody names any more, and that its provider still has to end.
+/// A region that its provider still has to end. No work request names it any more.
 struct RegionEnd {
     std::uint64_t region = 0;
     Device* device = nullptr;
     ibv_mr* mr = nullptr;
 
-    /// Any thread; may take long, with what it unpins. An errno value, or 0.
+    /// Any thread; may take long, since it unpins memory. Returns an errno value, or 0.
     [[nodiscard]] int carry_out() const noexcept { return device->destroy(mr); }
 };
 
-/// A way of datagrams, or of a queue pair, to be.
+/// What is asked for to make an address handle, or to connect a queue pair to an address.
 struct AhPlan {
     Device* device = nullptr;
     std::uint32_t device_index = 0;
@@ -108,10 +110,10 @@ struct AhPlan {
     ibv_pd* verbs_pd = nullptr;
     ibv_ah_attr address{};
 
-    /// Any thread; may take a second, when the kernel asks the network who has the address (H15). The protection domain
-    /// stays meanwhile. Throws Error.
+    /// Makes the address handle. Any thread; may take a second, when the kernel asks the network who has the address
+    /// (H15). The protection domain must stay meanwhile. Throws Error.
     [[nodiscard]] UniqueAh carry_out() const;
-    /// As that, and without making one.
+    /// As carry_out(), but makes no address handle.
     void find_neighbour() const;
 };
 
@@ -135,17 +137,16 @@ struct CqSlot {
     std::uint32_t reserved = 0;
     std::uint32_t queues = 0;  // send and receive queues that complete here
     bool failed = false;       // takes no more queue pairs
-    bool device_time = false;  // for queue pairs of sessions with SessionOptions::device_time, and no others
-    std::map<std::uint16_t, std::uint32_t> srqs;  // queue pairs here per SRQ, whose depth is reserved once
+    bool device_time = false;  // only for queue pairs of sessions with SessionOptions::device_time (D37)
+    std::map<std::uint16_t, std::uint32_t> srqs;  // queue pairs here, by SRQ; its depth is reserved once (D21)
     UniqueCq cq;
     std::unique_ptr<WorkerCq> end;
 };
 
-/// By what a session of another process and its worker wake each other; of one of this process `application` alone.
-/// Each is invalid where the one that it wakes never sleeps.
+/// How a session and its worker wake each other. A descriptor is invalid if the side that it wakes never sleeps.
 struct SessionBells {
-    ForeignFd visitor;     ///< eventfd, which the other process has too
-    UniqueFd application;  ///< the sending end of a socket pair; of this process an eventfd
+    ForeignFd visitor;     ///< wakes the worker: an eventfd; only for a session of another process, which has it, too
+    UniqueFd application;  ///< wakes the application: the sending end of a socket pair; in this process an eventfd
 };
 
 struct SessionSlot {
@@ -155,24 +156,24 @@ struct SessionSlot {
     SessionLayout layout;
     HostMemory block;
     std::shared_ptr<ClientShare> client;
-    ForeignFd visitor_fd;     // eventfd by which another process wakes the worker, if that sleeps
-    UniqueFd application_fd;  // eventfd, or a socket to another process, where the application may sleep
-    // Completions of pools that were closed may still stand in the ring: so many buffers', until so much of it was
-    // taken.
+    ForeignFd visitor_fd;     // eventfd with which another process wakes the worker; invalid: the worker never sleeps
+    UniqueFd application_fd;  // eventfd, or a socket to another process; invalid: the application never sleeps
+    // A closed pool whose completions may still stand in the ring: those of `buffers` buffers, until the application
+    // has taken the ring up to `produced`.
     struct Unpolled {
         std::uint32_t buffers = 0;
         std::uint32_t produced = 0;
     };
     std::vector<Unpolled> unpolled;
     std::unique_ptr<WorkerSession> end;           // null once detached
-    std::optional<std::uint64_t> remove_command;  // that its worker was given
-    std::uint64_t refused = 0;                    // submissions, then
+    std::optional<std::uint64_t> remove_command;  // the command to its worker that removes it
+    std::uint64_t refused = 0;                    // submissions that the worker refused; set once detached
 };
 
 struct WorkerSlot {
     WorkerConfig config;
-    UniqueFd bell;      // eventfd, where the worker may sleep
-    UniqueFd visitors;  // and an epoll of the eventfds by which other processes wake it
+    UniqueFd bell;      // eventfd that wakes the worker; invalid: it never sleeps
+    UniqueFd visitors;  // epoll of the eventfds with which other processes wake it
     std::unique_ptr<Worker> worker;
     std::unique_ptr<WorkerProxy> proxy;
     std::vector<std::unique_ptr<CqSlot>> cqs;  // by index at the worker
@@ -185,13 +186,13 @@ struct PoolSlot {
     std::uint32_t pd = 0;
     std::uint32_t worker = 0;
     std::uint32_t session = 0;                       // id
-    std::uint32_t takers = 0;                        // queue pairs and shared receive queues
-    std::uint32_t shares = 0;                        // their buffers, together
+    std::uint32_t takers = 0;                        // queue pairs and shared receive queues that have a share
+    std::uint32_t shares = 0;                        // buffers of all shares together
     std::uint32_t places = 0;                        // completions that it may have in its session's ring
     bool attached = true;                            // its worker knows it
-    std::shared_ptr<ReceivePoolCounters> published;  // where it counts, if not in `end`
+    std::shared_ptr<ReceivePoolCounters> published;  // its counters; null: they are in `end`
     std::unique_ptr<WorkerPool> end;
-    // What it is: one of these.
+    // One of these is set.
     BufferPool* buffers = nullptr;
     RingPool* ring = nullptr;
 };
@@ -208,12 +209,12 @@ struct SrqSlot {
     std::uint32_t worker = 0;
     std::uint32_t session = 0;  // id
     std::uint32_t depth = 0;
-    std::uint32_t qps = 0;  // that use it
+    std::uint32_t qps = 0;  // queue pairs that use it
     std::uint32_t credit_connections = 0;
     UniqueSrq srq;  // null once its device was lost
     PoolShare pool;
     std::unique_ptr<WorkerSrq> end;
-    std::unique_ptr<SharedGrants> grants;  // with credits
+    std::unique_ptr<SharedGrants> grants;  // null: no credit_connections
 };
 
 struct QpSlot {
@@ -237,35 +238,35 @@ struct QpSlot {
     PoolShare rendezvous;
     bool last_wqe_reached = false;  // with an SRQ: it takes no more receives, and those that it took have completed
     std::uint32_t qp_num = 0;
-    UniqueAh marker_ah;        // UD: to itself
-    HostMemory control_block;  // with flow control, and then its entries; ends after the queue pair
+    UniqueAh marker_ah;        // UD: to itself, for the marker (D41)
+    HostMemory control_block;  // with flow control: the block, and the entries behind it; ends after the queue pair
     UniqueMr control_mr;
     UniqueMr entries_mr;
     UniqueQp qp;  // null once its device was lost
     std::unique_ptr<WorkerQp> end;
-    std::uint64_t retire_command = 0;  // the last one that its worker was given
+    std::uint64_t retire_command = 0;  // the last command to its worker that retires it
     ConnectionId connection = 0;
-    FlowBlock peer_flow;  // of a request that it accepted
+    FlowBlock peer_flow;  // from the connection request that it accepted
     bool disconnected = false;
 };
 
-/// Of a device.
+/// A device's index, and one of its connections.
 using ConnectionKey = std::pair<std::uint32_t, ConnectionId>;
 
-/// Hears of what happens on the control thread, for those whom it stands for.
+/// Serves other processes, and is told here what happens on the control thread.
 class ClientHost {
 public:
     virtual ~ClientHost() = default;
     /// An attempt has ended, or a request has come.
     virtual void connections_changed() = 0;
     virtual void event(const Event& event) = 0;
-    /// Its rings were tampered with. False: it is not one of these.
+    /// The session's rings were tampered with. False: the session belongs to none of these processes.
     virtual bool session_broken(std::uint32_t session) = 0;
-    /// What is made of it ends here: nothing of it may be under way any more when this returns.
+    /// The runtime ends. When this returns, nothing that uses it may be under way any more.
     virtual void runtime_stops() = 0;
 };
 
-/// For the log, when the queue pair may be gone: "queue pair 17 of client 3", as attached processes are called there.
+/// What the log says of a queue pair that may be gone: "queue pair 17 of client 3". A client is an attached process.
 struct QpAndOwner {
     std::uint32_t qp_num = 0;
     std::uint32_t client = 0;  ///< 0: this process
@@ -278,7 +279,7 @@ struct Retirement {
     std::chrono::steady_clock::time_point last_wqe_deadline;
     std::chrono::milliseconds limit{0};
     std::uint32_t quiet = 0;
-    bool device_lags = false;   ///< its device did not take it to ERR
+    bool device_lags = false;   ///< the device did not move it to ERR
     std::uint64_t command = 0;  ///< 0: the worker has not been asked yet
 };
 
@@ -335,7 +336,7 @@ public:
     std::uint32_t limit(SrqHandle handle) override;
 
     PoolInfo create_pool(const PoolSpec& spec) override { return create_pool(spec, nullptr); }
-    /// Counting where another process sees it.
+    /// `published`: where the pool counts, so that another process sees it; null: in memory of its own.
     PoolInfo create_pool(const PoolSpec& spec, std::shared_ptr<ReceivePoolCounters> published);
     void close_pool(PoolHandle handle, std::uint64_t region) override;
     std::vector<HeldBuffer> held_buffers(PoolHandle handle) override;
@@ -346,31 +347,32 @@ public:
     const WorkerCounters& worker_counters(std::size_t worker) override;
     const ControlCounters& control_counters() override { return counters; }
 
-    // ---- For who stands for other processes (runtime/attach). All but post() and call() on the control thread. ----
+    // ---- For runtime/attach, which serves other processes. On the control thread, but for post() and call(). ----
 
-    /// Runs `job` on the control thread; what it throws is logged.
+    /// Runs `job` on the control thread. An exception of the job is logged.
     void post(std::function<void()> job);
-    /// From another thread; waits until it has run, and throws what it throws.
+    /// Runs `job` on the control thread and waits for it. From another thread. Throws what the job throws.
     void call(std::function<void()> job);
-    /// From here on `host` hears; null: nobody does.
+    /// `host` is told from here on; null: nobody is.
     void set_host(ClientHost* host) noexcept { host_ = host; }
     void require_running() const;
-    /// What ControlCounters say there is now; else as of the last 50 ms.
+    /// Counts the objects in ControlCounters anew. Otherwise their counts may be 50 ms old.
     void count_things_here() noexcept;
-    /// In `block`, of layout.bytes(), which stays as long as its worker may write into it.
-    /// `client`: what its process has of the worker; null: it is of this one.
+    /// `block` has layout.bytes() and stays as long as the worker may write into it; empty: the runtime allocates one.
+    /// `client`: its process's share of the worker; null: the session is of this process.
     [[nodiscard]] std::uint32_t open_session_here(const SessionOptions& options, HostMemory block, SessionBells bells,
                                                   std::shared_ptr<ClientShare> client);
-    /// Where it is not to be waited for what it still submits (`abandoned`), that has no end.
+    /// `abandoned`: does not wait for the requests in the session's ring, which its process could add to without end.
     bool close_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline,
                             bool abandoned = false);
-    /// Without waiting for its worker. It takes nothing more from here on. Throws Error when a queue pair of it does
-    /// not end.
+    /// Begins close_session_here() without waiting for the worker, which takes nothing more from the session. Throws
+    /// Error when a queue pair of the session does not end.
     void begin_closing_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline,
                                     bool abandoned = false);
-    /// After that: whether it is closed.
+    /// After begin_closing_session_here(): whether the session is closed.
     [[nodiscard]] bool session_closed_here(std::uint32_t session_id);
-    /// That its worker refused since its library should not have let them through; until release_session().
+    /// Submissions that the worker refused, and that the session's own library should have refused. Until
+    /// release_session().
     [[nodiscard]] std::uint64_t submissions_refused(std::uint32_t session) const noexcept;
     [[nodiscard]] std::uint32_t choose_worker(const std::string& name) const;
     [[nodiscard]] const WorkerConfig& worker_config(std::uint32_t worker) const { return workers_[worker]->config; }
@@ -380,48 +382,49 @@ public:
     [[nodiscard]] ConnectionKey begin_accept_here(std::uint32_t device, ConnectionId request, QpHandle handle,
                                                   const FlowBlock& flow, const ConnectOptions& options);
     [[nodiscard]] bool has_outcome(const ConnectionKey& key);
-    /// Nobody waits for its outcome any more.
+    /// Nobody waits for the attempt's outcome any more.
     void drop_attempt_here(const ConnectionKey& key) noexcept;
     std::vector<std::byte> conclude_here(const ConnectionKey& key, QpHandle handle, const ConnectOptions& options,
                                          const std::string& what);
-    /// Nothing: there is nothing in flight any more, or no such queue pair.
+    /// Nothing: the queue pair has nothing in flight, or does not exist.
     [[nodiscard]] std::optional<Retirement> begin_retiring_here(QpHandle handle,
                                                                 std::chrono::steady_clock::time_point deadline);
-    /// Nothing: not yet. Else whether all was flushed in time.
+    /// Nothing: not retired yet. Else whether all was flushed in time.
     [[nodiscard]] std::optional<bool> retired_here(Retirement& retirement);
-    /// After that.
+    /// After retired_here(), with its result.
     void end_retired_here(QpHandle handle, bool drained);
     std::pair<QpHandle, bool> restart_retired_here(QpHandle handle, bool drained);
     [[nodiscard]] bool has_qp(QpHandle handle) noexcept { return find_qp(handle) != nullptr; }
-    /// Whose regions lie at addresses of another process (H8). Throws Error(EOPNOTSUPP) where the device cannot do
-    /// without touching them.
+    /// A protection domain whose regions have addresses of another process (H8). Throws Error(EOPNOTSUPP) where the
+    /// provider's code may touch memory at these addresses.
     [[nodiscard]] PdId create_foreign_pd_here(const std::string& device, std::uint32_t client);
-    /// False: something is left in it, and it is there as before.
+    /// False: the domain is in use, and stays.
     [[nodiscard]] bool release_pd_here(PdId pd);
     [[nodiscard]] RegionPlan plan_region_here(void* data, std::size_t bytes, std::uint64_t iova, Access access,
                                               const std::string& device, PdId pd);
     /// Takes `mr`, unless it throws.
     RegionInfo add_region_here(const RegionPlan& plan, UniqueMr& mr, HostMemory memory);
-    // What is to be ended may still be named by work requests: the search says so, and is over before the end begins.
-    // An empty one will do where there is no queue pair left that could name it. Each throws Error(EBUSY) when one was
-    // found.
+    // Work requests may still name an object that is to end. So a search comes first, and is over before the end
+    // begins. An empty search will do where no queue pair is left that could name the object. The functions that begin
+    // an end throw Error(EBUSY) when the search has found a work request.
     [[nodiscard]] UseSearch search_region_here(std::uint64_t id);
-    /// Nothing: its registration has ended with the runtime, and so has it.
+    /// Nothing: the registration ended with the runtime, and the region is gone now.
     [[nodiscard]] std::optional<RegionEnd> begin_deregistering_here(std::uint64_t id, const UseSearch& search);
-    /// After that, with what the provider answered; ECANCELED: it was not asked. Throws it as an Error; then the region
-    /// is what it was before.
+    /// After begin_deregistering_here(). `error` is the provider's answer; ECANCELED: it was not asked. Throws it as an
+    /// Error; the region then stays as it was before.
     void end_deregistering_here(std::uint64_t id, int error);
     [[nodiscard]] UseSearch search_window_here(MwHandle handle);
     void end_window_here(MwHandle handle, const UseSearch& search);
     [[nodiscard]] UseSearch search_ah_here(AhHandle handle);
-    /// No send that comes from here on finds it, until end_ah_here() or restore_ah_here(). One that came before is
-    /// searched for.
+    /// From here on no send finds the address handle, until end_ah_here() or restore_ah_here(). Returns a search for
+    /// sends that came before.
     [[nodiscard]] UseSearch begin_removing_ah_here(AhHandle handle, const UseSearch& search);
     void end_ah_here(AhHandle handle, const UseSearch& removal);
     void restore_ah_here(AhHandle handle) noexcept;
-    /// There is no queue pair left that could name it.
+    /// Only when no queue pair is left that could name the address handle.
     void end_unused_ah_here(AhHandle handle);
-    /// Its worker takes no more buffers of it. Throws Error(EBUSY) when it is used. Its region is ended next.
+    /// The worker takes no more buffers of the pool. Throws Error(EBUSY) while the pool is used. The caller ends the
+    /// pool's region next.
     void begin_closing_pool_here(PoolHandle handle);
     void end_closing_pool_here(PoolHandle handle) noexcept;
     [[nodiscard]] AhPlan plan_ah_here(const QpInfo& peer, const PathAttributes& path, const std::string& device,
@@ -429,15 +432,15 @@ public:
     [[nodiscard]] AhPlan plan_ah_here(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh,
                                       const std::string& device, PdId pd);
     AhHandle add_ah_here(const AhPlan& plan, UniqueAh ah);
-    /// To where connect() would move it. Once find_neighbour() has returned, moving the queue pair, for which its
-    /// worker waits, takes no longer than a call.
+    /// The address that connect() would use. Once AhPlan::find_neighbour() has returned, moving the queue pair keeps
+    /// its worker waiting no longer than one call takes.
     [[nodiscard]] AhPlan plan_way_here(QpHandle handle, const QpInfo& peer, const PathAttributes& path);
     void connect_here(QpHandle handle, const QpInfo& peer, const PathAttributes& path);
-    /// Between looks, in jobs that have a limit: the thread does not hang meanwhile.
+    /// Between two looks, in a job that has a time limit: this wait does not count as a hang.
     void wait_a_little_here();
     // For a program's own calls, which wait for its workers.
     void await_here(UseSearch& search);
-    /// Begins something, once there is room for its command.
+    /// Calls `begin` again until there is room for its command.
     template <class Begin>
     auto begin_here(Begin&& begin) {
         for (;;) {
@@ -448,7 +451,7 @@ public:
             }
         }
     }
-    /// Until the runtime has stopped: memory that a device may reach, and what still counts.
+    /// Keeps an object until the runtime has stopped: memory that a device may reach, or counters that are in use.
     void keep_until_end(std::shared_ptr<void> what) { kept_.push_back(std::move(what)); }
 
     /// Any thread, and without the control thread.
@@ -462,7 +465,7 @@ public:
     [[nodiscard]] Device& device(const std::string& name);
 
 private:
-    // How a connection attempt of some thread ended; that thread waits for `done`.
+    // How a connection attempt ended. The thread that connects waits for `done`.
     struct Attempt {
         bool done = false;
         ConnectEvent event;
@@ -479,11 +482,11 @@ private:
     bool stop_here();
 
     [[nodiscard]] DeviceSlot& find_device(const std::string& name);
-    /// One that is not lost.
+    /// A device that is not lost.
     [[nodiscard]] DeviceSlot& device_slot(const std::string& name);
     [[nodiscard]] QpSlot* find_qp(QpHandle handle) noexcept;
     [[nodiscard]] QpSlot& qp_slot(QpHandle handle);
-    /// One whose device is not lost.
+    /// A queue pair whose device is not lost.
     [[nodiscard]] QpSlot& live_qp_slot(QpHandle handle);
 
     // sessions.cc
@@ -495,7 +498,7 @@ private:
     SrqHandle create_srq_here(const SrqSpec& spec);
     [[nodiscard]] SrqSlot* find_srq(SrqHandle handle) noexcept;
     [[nodiscard]] SrqSlot& srq_slot(SrqHandle handle);
-    /// One whose device is not lost.
+    /// A shared receive queue whose device is not lost.
     [[nodiscard]] SrqSlot& live_srq_slot(SrqHandle handle);
     void close_srq_here(SrqSlot& srq);
     void lose_srq_here(SrqSlot& srq);
@@ -521,7 +524,7 @@ private:
     [[nodiscard]] SrqSlot* srq_for(const QpSpec& spec, const QpSlot& qp);
     void add_flow_control(const QpSpec& spec, QpSlot& qp, std::uint32_t send_depth);
     [[nodiscard]] static FlowBlock flow_block_of(const QpSlot& qp) noexcept;
-    /// The connection is established. Throws where one of the two has flow control and the other has not.
+    /// Once the connection is established. Throws where only one of its ends has flow control.
     void start_flow_here(QpSlot& qp, const FlowBlock& peer);
     static void require_same_flow(const QpSlot& qp, FlowControl peer);
     void fail_flow_here(const WorkerSlot& worker, std::uint32_t index, std::uint16_t generation, FlowFault fault);
@@ -585,7 +588,7 @@ private:
     [[nodiscard]] const WorkerSlot* worker_of_cq(const ibv_cq* cq) const noexcept;
     void on_async_event(DeviceSlot& device, const ibv_async_event& taken, const Event& event);
     [[nodiscard]] QpAndOwner with_owner(const QpSlot& qp) const noexcept;
-    /// Within a budget. Without memory for it the line is left out, and counted.
+    /// Logs within a budget. A line that there is no memory for is left out, and counted.
     template <class... Args>
     void log_of_qp(LogLevel level, const std::optional<QpAndOwner>& which, fmt::format_string<Args...> what,
                    Args&&... args) noexcept {
@@ -618,11 +621,11 @@ private:
     [[nodiscard]] WindowSlot* window_slot(MwHandle handle) noexcept;
     void renew_windows_here(const QpSlot& qp);
 
-    // Destroyed in reverse: threads first, then what they used.
+    // Destroyed in reverse order: first the threads, then the objects that they use.
     RuntimeReport report_;
     ClientHost* host_ = nullptr;
     std::atomic<bool> running_{false};
-    std::optional<bool> stopped_;  // what the stop came to
+    std::optional<bool> stopped_;  // the result of stop()
     std::vector<std::unique_ptr<DeviceSlot>> devices_;
     std::map<std::uint32_t, PdSlot> pds_;
     std::vector<std::shared_ptr<void>> kept_;
@@ -637,7 +640,7 @@ private:
     std::vector<std::unique_ptr<PoolSlot>> pools_;  // by index
     HandlePool<PoolHandle> pool_handles_{kReceivePoolsMax};
     std::vector<std::unique_ptr<QpSlot>> qps_;  // by index
-    std::vector<std::uint32_t> qp_lives_;       // by index: how many have begun
+    std::vector<std::uint32_t> qp_lives_;       // by index: how many lives have begun
     std::vector<std::unique_ptr<AhSlot>> ahs_;  // by index
     std::vector<std::uint16_t> ah_generations_;
     std::uint16_t next_qp_index_ = 0;
@@ -646,7 +649,8 @@ private:
     std::uint32_t next_pd_ = 1;
     std::uint64_t next_region_ = 1;
     std::chrono::steady_clock::time_point next_look_at_requests_{};
-    // Lines that peers and attached processes can cause as often as they like. Warnings leave the room of errors alone.
+    // For log lines that peers and attached processes can cause as often as they like. Warnings have a budget of their
+    // own, so that they take none of the errors' room.
     LineBudget qp_warnings_{10};
     LineBudget qp_errors_{10};
     LineBudget refused_requests_{10};
@@ -656,7 +660,7 @@ private:
     Attempts attempts_;
     std::map<ListenerKey, std::deque<ConnectEvent>> requests_;
 
-    // Ended by the destructor in the order that their comments ask for.
+    // The destructor ends them in the order that their comments ask for.
     std::unique_ptr<Executor> executor_;
     std::unique_ptr<EventLoop> loop_;
 };

@@ -15,7 +15,7 @@
 namespace pollcore {
 namespace {
 
-// A worker lets go of a session in less, unless it hangs.
+// A worker lets go of a session in less time, unless it hangs.
 constexpr std::chrono::milliseconds kLettingGoUsual{5000};
 
 }  // namespace
@@ -57,7 +57,7 @@ OpenedSession RuntimeState::open_session(const SessionOptions& options) {
     });
 }
 
-// `block` may be empty: then it is ours.
+// If `block` is empty, the runtime allocates it.
 std::uint32_t RuntimeState::open_session_here(const SessionOptions& options, HostMemory block, SessionBells bells,
                                               std::shared_ptr<ClientShare> client) {
     const bool shared = client != nullptr;
@@ -93,7 +93,7 @@ std::uint32_t RuntimeState::open_session_here(const SessionOptions& options, Hos
     if (free == worker.sessions.end()) {
         worker.sessions.push_back(0);
     }
-    // Its place comes first: what its worker was given must not be lost for want of memory.
+    // The session gets its place first: an object that the worker knows must not be lost for want of memory (D29).
     const std::uint32_t id = slot.id;
     const auto placed = sessions_.emplace(id, std::move(slot)).first;
     Undo take_back([&]() noexcept {
@@ -141,8 +141,8 @@ bool RuntimeState::close_session_here(std::uint32_t session_id, std::chrono::ste
     while (!session_closed_here(session_id)) {
         if (platform->now() > warn_at) {
             log_error(
-                "session {} has not been let go of by its worker for {} ms: that is stuck inside a provider's call, or "
-                "its core is taken",
+                "the worker of session {} has not released it for {} ms: it is stuck inside a provider's call, or its "
+                "core is taken",
                 session_id, kLettingGoUsual.count());
             warn_at += kLettingGoUsual;
         }
@@ -158,8 +158,7 @@ void RuntimeState::begin_closing_session_here(std::uint32_t session_id, std::chr
         return;
     }
     SessionSlot& session = found->second;
-    std::exception_ptr
-        kept;  // a queue pair that the provider does not destroy, which must not keep the others from ending
+    std::exception_ptr kept;  // the provider did not destroy a queue pair; that must not keep the others from ending
     for (std::size_t i = 0; i < qps_.size(); ++i) {
         if (qps_[i] != nullptr && qps_[i]->worker == session.worker && qps_[i]->end != nullptr &&
             std::any_of(qps_[i]->end->options().shares.begin(), qps_[i]->end->options().shares.end(),
@@ -171,15 +170,15 @@ void RuntimeState::begin_closing_session_here(std::uint32_t session_id, std::chr
             }
         }
     }
-    // The queue pairs of its shared receive queues have a share in it, so they were closed above, but for one that was
-    // kept.
+    // The session has a share of each queue pair of its shared receive queues. So these queue pairs were closed above,
+    // unless the provider kept one.
     for (const auto& srq : srqs_) {
         if (srq != nullptr && srq->session == session_id && (!kept || srq->qps == 0)) {
             close_srq_here(*srq);
         }
     }
     if (kept) {
-        std::rethrow_exception(kept);  // its worker goes on with what that one has in flight
+        std::rethrow_exception(kept);  // the worker goes on with what the kept queue pair has in flight
     }
     detach_pools_here(session_id);
     unwatch_visitor_here(session);
@@ -202,7 +201,8 @@ bool RuntimeState::session_closed_here(std::uint32_t session_id) {
     return true;
 }
 
-// After the workers have ended: one that could not be closed, since a provider kept a queue pair, is told so here.
+// Called after the workers have ended. A session that could not be closed, since a provider kept a queue pair, learns
+// of its end here.
 void RuntimeState::end_session_here(SessionSlot& session) noexcept {
     if (session.end == nullptr) {
         return;

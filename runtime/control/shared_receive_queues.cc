@@ -69,7 +69,8 @@ SrqHandle RuntimeState::create_srq_here(const SrqSpec& spec) {
     end.recvs().set_provider(slot->srq.get());
     std::uint32_t part = spec.depth;
     if (spec.credit_connections != 0) {
-        // No more than one peer's part may be missing: else a peer that has used its own would wait for the others.
+        // No more than one peer's part may be missing: else a peer that has used its own part would wait for the
+        // others.
         part = spec.depth / spec.credit_connections;
         slot->grants = std::make_unique<SharedGrants>(end.recvs(), part, spec.credit_connections);
         end.recvs().set_watcher(slot->grants.get());
@@ -108,7 +109,7 @@ SrqSlot& RuntimeState::live_srq_slot(SrqHandle handle) {
     return srq;
 }
 
-// Nothing is parked for these two: they touch no memory that the worker's posts or polls use.
+// arm_limit() and limit() park nothing: they touch no memory that the worker's posts or polls use.
 void RuntimeState::arm_limit(SrqHandle handle, std::uint32_t limit) {
     executor_->run([&] {
         SrqSlot& srq = live_srq_slot(handle);
@@ -141,8 +142,8 @@ void RuntimeState::close_srq(SrqHandle handle) {
         Executor::Patience::unlimited);
 }
 
-// First nothing more is posted to it, then it is destroyed, and only then its receives are completed by the runtime: no
-// device may write their buffers any more (H2).
+// First the worker posts nothing more to the queue, then the queue is destroyed. Only then does the runtime complete
+// its receives: no device may write their buffers any more (H2).
 void RuntimeState::close_srq_here(SrqSlot& srq) {
     if (srq.qps != 0) {
         throw Error(EBUSY,
@@ -159,7 +160,8 @@ void RuntimeState::close_srq_here(SrqSlot& srq) {
     srqs_[srq.handle.index].reset();
 }
 
-// As close_srq_here(), but it stays until it is closed, as its queue pairs do, which have ended.
+// Like close_srq_here(), but the slot stays until the application closes it. Its queue pairs have ended, and their
+// slots stay, too.
 void RuntimeState::lose_srq_here(SrqSlot& srq) {
     WorkerProxy& worker = *workers_[srq.worker]->proxy;
     worker.retire(srq.handle, Status::device_removed);
@@ -170,7 +172,7 @@ void RuntimeState::lose_srq_here(SrqSlot& srq) {
 void RuntimeState::destroy_verbs_srq(SrqSlot& srq) {
     DeviceSlot& device = *devices_[srq.device];
     const int error = device.device->destroy(srq.srq.get());
-    // As with queue pairs: a device that the kernel has let go of answers EIO.
+    // A device that the kernel has let go of answers EIO; its shared receive queues have ended with it.
     if (error != 0 && !(error == EIO && device.lost)) {
         if (error == EIO && lost_meanwhile(device) && srq.srq == nullptr) {
             return;

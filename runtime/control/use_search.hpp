@@ -1,7 +1,7 @@
-// Whether a work request names something that shall end, and on which worker. Each worker looks in its own time, a part
-// in each step: an application's ring may be long.
+// Finds out whether a work request names an object that is to end, and on which worker. Each worker looks at a part in
+// each of its steps, since an application's ring may be long.
 //
-// Thread safety: the control thread's alone, while its workers are there.
+// Thread safety: only the control thread, and only while its workers exist.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct WorkerSlot;
 
 class UseSearch {
 public:
-    /// Is over, and finds nothing.
+    /// An empty search: it is over and has found nothing.
     UseSearch() = default;
     UseSearch(UseSearch&& other) noexcept { *this = std::move(other); }
     UseSearch& operator=(UseSearch&& other) noexcept {
@@ -24,17 +24,17 @@ public:
         std::swap(user_, other.user_);
         return *this;
     }
-    /// Nobody asks about it any more.
+    /// Drops the answers that are still to come.
     ~UseSearch();
 
-    /// Has this worker look, too. `begin` begins it at the worker's proxy, and returns the number to ask found() about.
+    /// Adds a worker. `begin` begins the search at the worker's proxy, and returns the number to ask found() about.
     template <class Begin>
     void add(const WorkerSlot& worker, WorkerProxy& proxy, Begin&& begin) {
         parts_.reserve(parts_.size() + 1);
         parts_.push_back({&worker, &proxy, begin(proxy)});
     }
     [[nodiscard]] bool over();
-    /// Once it is over: the worker that has such a work request, or null.
+    /// Once the search is over: the worker that has such a work request, or null.
     [[nodiscard]] const WorkerSlot* user() const noexcept { return user_; }
 
 private:
@@ -43,7 +43,7 @@ private:
         WorkerProxy* proxy = nullptr;
         std::uint64_t search = 0;
     };
-    std::vector<Part> parts_;  // that are not over
+    std::vector<Part> parts_;  // the parts that are not over
     const WorkerSlot* user_ = nullptr;
 };
 

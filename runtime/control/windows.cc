@@ -1,5 +1,5 @@
-// Memory windows, and the regions that they may be bound to. A bind names both by handles, which its worker looks up: a
-// window at the one worker that it was made for, a region at all of them.
+// Memory windows, and the regions that they may be bound to. A bind names both by handles, which its worker looks up
+// (D24). A window is known to the one worker that it was made for, a region to all workers.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -22,8 +22,8 @@ MrHandle RuntimeState::add_bindable_here(ibv_mr& mr, std::uint32_t pd) {
     }
     const BindableRegion region{.handle = *handle, .pd = pd, .mr = &mr};
     Undo take_back([&]() noexcept { region_handles_.give_back(*handle); });
-    // First room at each: a hostile process may bind to it as soon as one worker knows it, and then it could not be
-    // taken back.
+    // Every worker makes room before the first one is told: a hostile process may bind to the region as soon as one
+    // worker knows it, and then the region could not be taken back.
     for (const auto& worker : workers_) {
         worker->proxy->make_room(region);
     }
@@ -34,7 +34,7 @@ MrHandle RuntimeState::add_bindable_here(ibv_mr& mr, std::uint32_t pd) {
     return *handle;
 }
 
-// Null when no worker knows the region any more; else the one whose binds in flight name it, and all know it still.
+// Null: no worker knows the region any more. Else the worker whose binds in flight name it; all workers still know it.
 WorkerSlot* RuntimeState::remove_bindable_here(const RegionSlot& region) {
     if (!region.handle.valid()) {
         return nullptr;
@@ -136,7 +136,7 @@ void RuntimeState::end_window_here(MwHandle handle, const UseSearch& search) {
                        handle.index, handle.generation, worker.config.name));
     }
     const int error = slot->mw != nullptr ? devices_[slot->device]->device->destroy(slot->mw.get()) : 0;
-    // As with memory regions: a device that the kernel has let go of answers EIO.
+    // A device that the kernel has let go of answers EIO; its windows have ended with it.
     if (error != 0 && !(error == EIO && lost_meanwhile(*devices_[slot->device]))) {
         worker.proxy->add_window(*slot->end);
         throw Error(error,
@@ -147,10 +147,10 @@ void RuntimeState::end_window_here(MwHandle handle, const UseSearch& search) {
     window_handles_.give_back(handle);
 }
 
-// A type 2 window that is bound to a queue pair must end before that is destroyed: Soft-RoCE waits for it in vain
-// otherwise, and then both point to what is gone. One that is reset begins a life of its own, of which the window knows
-// nothing. And a window of which the last binds were lost with their queue pair cannot be bound again, since nobody
-// knows its key. What takes its place has the same handle.
+// Makes windows of the queue pair anew; each keeps its handle (D25). A type 2 window must end before the queue pair
+// that it is bound to is destroyed: otherwise Soft-RoCE waits for the window in vain, and then window and queue pair
+// point to memory that is gone. A queue pair that is reset begins a new life, which its windows know nothing of. And a
+// window whose last binds were lost with their queue pair cannot be bound again, since nobody knows its key.
 void RuntimeState::renew_windows_here(const QpSlot& qp) {
     if (devices_[qp.device]->lost) {
         return;  // its windows can only be deallocated
@@ -160,7 +160,7 @@ void RuntimeState::renew_windows_here(const QpSlot& qp) {
         if (slot == nullptr || slot->worker != qp.worker || slot->device != qp.device || slot->mw == nullptr) {
             continue;
         }
-        // The worker stored both before the answer that the control thread has by now.
+        // The worker stored bound_on() and lost() before it sent the answer that the control thread has received.
         const bool bound = slot->mw->type == IBV_MW_TYPE_2 && slot->end->bound_on() == bits_of(qp.handle) &&
                            !planted(Bug::window_kept);
         if (!bound && !slot->end->lost()) {
@@ -177,7 +177,8 @@ void RuntimeState::renew_windows_here(const QpSlot& qp) {
             slot->end->renew(*slot->mw);
             worker.proxy->add_window(*slot->end);
         } catch (const std::exception& error) {
-            log_error("a memory window ends with queue pair {}, which it was bound on: {}", qp.qp_num, error.what());
+            log_error("a memory window is lost with queue pair {}, on which it was bound: making it anew failed: {}",
+                      qp.qp_num, error.what());
         }
     }
 }

@@ -12,11 +12,11 @@
 namespace pollcore {
 namespace {
 
-// How soon what waits for a peer's credit begins to learn that the peer has vanished; the transport's retries come on
-// top.
+// How often a queue pair that waits for its peer's credit probes whether the peer has vanished. The transport's retries
+// come on top.
 constexpr std::chrono::seconds kProbeEvery{1};
 
-// What a worker was configured to do, and the device cannot.
+// Throws Error when the worker is configured for something that the device cannot do.
 void require_offered(const WorkerConfig& worker, Device& device) {
     const DeviceLimits& limits = device.limits();
     if (worker.poll == PollVerbs::extended && !limits.extended_cqs) {

@@ -3,12 +3,16 @@
 // The data path never comes here: it calls ibv_post_send, ibv_post_recv, ibv_poll_cq and ibv_start_poll on the genuine
 // objects that this class makes, whatever the device behind them.
 //
-// Thread safety: all calls are made by one control thread at a time, but for register_memory(), which may be called
-// beside the others, for a domain that nobody destroys meanwhile. They may block (H17). Ownership: what create_* and
-// register_memory return belongs to the caller and goes back through destroy(); the UniqueX types below do so. A device
-// outlives everything made on it. Errors: create_*, register_memory, modify and query throw pollcore::Error, which says
-// what was asked and, where a limit was passed, what the device has. destroy() returns 0 or an errno value, since
-// "still in use" is an answer (EBUSY).
+// Thread safety: one control thread at a time makes all calls. Only register_memory(), create_ah(), find_neighbour()
+// and destroy() of a memory region may run beside other calls, for a domain that nobody destroys meanwhile. Calls may
+// block (H17).
+//
+// Ownership: objects that create_* and register_memory return belong to the caller and go back through destroy(); the
+// UniqueX types below do so. A device outlives everything made on it.
+//
+// Errors: create_*, register_memory, modify and query throw pollcore::Error. It says what was asked and, if that is
+// beyond a limit, what the device has. destroy() returns 0 or an errno value, since "still in use" is an answer
+// (EBUSY).
 #pragma once
 
 #include <cerrno>
@@ -45,7 +49,7 @@ struct DeviceLimits {
     std::uint32_t srq_sges_max = 0;   ///< per receive of a shared receive queue
     std::uint64_t memory_region_max = 0;
     std::uint32_t comp_vectors = 1;          ///< num_comp_vectors
-    std::uint32_t moderation_count_max = 0;  ///< completions to one event; 0: events are not moderated
+    std::uint32_t moderation_count_max = 0;  ///< completions for one event; 0: events are not moderated
     std::uint32_t moderation_period_max_us = 0;
     bool atomics = false;
     std::uint32_t memory_windows_max = 0;  ///< of both types together
@@ -54,20 +58,20 @@ struct DeviceLimits {
     bool invalidation = false;             ///< IBV_WR_LOCAL_INV and _SEND_WITH_INV (IBV_DEVICE_MEM_MGT_EXTENSIONS)
     bool thread_domains = false;           ///< objects of a ThreadDomain do without the provider's locks
     bool extended_cqs = false;             ///< CQs can be polled by ibv_start_poll and its kin
-    PollChoice poll = kPollOfOthers;       ///< how CQs are polled in fewer cycles, where extended_cqs is true
-    std::uint64_t completion_timestamp_mask =
-        0;  ///< CQs can be made with CqOptions::device_time, with these bits; 0: they cannot
-    std::uint64_t hca_core_clock_khz = 0;  ///< of those time stamps; 0: it does not say
-    /// ibv_next_poll keeps its word when the CQ has run empty. Where it does not, each completion is taken between a
-    /// start and an end of its own.
+    PollChoice poll = kPollOfOthers;       ///< which way to poll CQs takes fewer cycles, if extended_cqs is true
+    /// Bits of a completion's time stamp, with CqOptions::device_time; 0: completions have none.
+    std::uint64_t completion_timestamp_mask = 0;
+    std::uint64_t hca_core_clock_khz = 0;  ///< frequency of the time stamps' clock; 0: the device does not say
+    /// False: ibv_next_poll must not find the CQ empty. So each completion is taken between a start and an end of its
+    /// own.
     bool next_poll = true;
-    /// It can leave SGEs alone: QpOptions::foreign_addresses.
+    /// The provider's code can leave the memory of SGEs alone: QpOptions::foreign_addresses.
     bool foreign_addresses = false;
 };
 
-/// What create_cq made with CqOptions::extended.
+/// The extended CQ that create_cq made with CqOptions::extended.
 [[nodiscard]] inline ibv_cq_ex* extended(ibv_cq* cq) noexcept {
-    return reinterpret_cast<ibv_cq_ex*>(cq);  // ibv_cq_ex_to_cq(3) back; verbs promise that they begin alike
+    return reinterpret_cast<ibv_cq_ex*>(cq);  // undoes ibv_cq_ex_to_cq(3); verbs promise that both types begin alike
 }
 
 /// One entry of a port's GID table.
@@ -75,12 +79,12 @@ struct GidEntry {
     std::uint32_t index = 0;
     ibv_gid gid{};
     bool roce_v2 = false;
-    std::uint32_t ifindex = 0;  ///< of its network interface, where it has one
+    std::uint32_t ifindex = 0;  ///< of its network interface, if it has one
 };
 
-/// The owner thread's share of a device: CQs and QPs made in it are used by one thread only, and the
-/// provider may leave out its locks. On verbs an ibv_td where the device has it; on the software device
-/// the part of the machine that moves when this thread polls.
+/// The owner thread's share of a device. Only one thread uses the CQs and QPs made in it, so the provider may leave out
+/// its locks. On a verbs device it is an ibv_td, if the device has one. On the software device it is the engine, which
+/// moves when this thread polls.
 class ThreadDomain {
 public:
     virtual ~ThreadDomain() = default;
@@ -89,36 +93,36 @@ public:
 struct CqOptions {
     std::uint32_t cqe = 0;                ///< entries wanted; the device may give more
     ThreadDomain* domain = nullptr;       ///< null: any thread may use it
-    ibv_comp_channel* channel = nullptr;  ///< CompletionChannel::verbs() of the domain's; null: the CQ has no events
-    std::uint32_t comp_vector = 0;        ///< which of limits().comp_vectors interrupts
+    ibv_comp_channel* channel = nullptr;  ///< CompletionChannel::verbs() of the domain; null: the CQ has no events
+    std::uint32_t comp_vector = 0;        ///< which of the limits().comp_vectors it uses for interrupts
     void* cq_context = nullptr;
-    /// To be polled by ibv_start_poll: the CQ is an ibv_cq_ex, whose immediates and standard fields can be read. With
-    /// a domain it is single-threaded where the device has that. EOPNOTSUPP where DeviceLimits::extended_cqs is false.
+    /// The CQ is polled by ibv_start_poll: it is an ibv_cq_ex, whose immediates and standard fields can be read. With
+    /// a domain it is single-threaded, if the device offers that. EOPNOTSUPP if DeviceLimits::extended_cqs is false.
     bool extended = false;
-    /// Only with `extended`: ibv_wc_read_completion_ts can be called, too. EOPNOTSUPP where
+    /// Only with `extended`: ibv_wc_read_completion_ts can be called, too. EOPNOTSUPP if
     /// DeviceLimits::completion_timestamp_mask is 0.
     bool device_time = false;
 };
 
 struct QpOptions {
     ibv_pd* pd = nullptr;
-    ThreadDomain* domain = nullptr;  ///< the one of its CQs
+    ThreadDomain* domain = nullptr;  ///< the domain of its CQs
     ibv_cq* send_cq = nullptr;
     ibv_cq* recv_cq = nullptr;
-    ibv_srq* srq = nullptr;  ///< where receives are taken from; null: the QP has a receive queue of its own
+    ibv_srq* srq = nullptr;  ///< the SRQ that receives are taken from; null: the QP has a receive queue of its own
     ibv_qp_type type = IBV_QPT_RC;
     ibv_qp_cap cap{};
     bool signal_all = false;
-    /// SGEs hold addresses at which this process has something else, or nothing: the provider's code must not read or
-    /// write there, as some do that let the NIC put small messages into CQEs (H8). EOPNOTSUPP where
-    /// DeviceLimits::foreign_addresses is false.
+    /// SGEs hold addresses of another process, at which this process has something else, or nothing. So the provider's
+    /// code must not read or write there, as providers do that let the NIC put small messages into CQEs (H8).
+    /// EOPNOTSUPP if DeviceLimits::foreign_addresses is false.
     bool foreign_addresses = false;
     void* qp_context = nullptr;
 };
 
 struct SrqOptions {
     ibv_pd* pd = nullptr;
-    ThreadDomain* domain = nullptr;  ///< the one of its QPs
+    ThreadDomain* domain = nullptr;  ///< the domain of its QPs
     std::uint32_t depth = 0;         ///< receives wanted; the device may give more
     std::uint32_t sges_max = 1;      ///< per receive
     void* srq_context = nullptr;
@@ -136,50 +140,50 @@ public:
     [[nodiscard]] virtual bool is_software() const noexcept = 0;
     [[nodiscard]] virtual ibv_context* context() noexcept = 0;
     [[nodiscard]] virtual const DeviceLimits& limits() const noexcept = 0;
-    /// Socket of the device, or -1 when the kernel does not say.
+    /// The device's NUMA node, or -1 when the kernel does not say.
     [[nodiscard]] virtual int numa_node() const noexcept = 0;
     [[nodiscard]] std::uint8_t port() const noexcept { return port_; }
 
-    /// Asked of the device each time: ports go down and GID tables move.
+    /// Both ask the device each time: ports go down, and GID tables change.
     [[nodiscard]] virtual ibv_port_attr query_port() = 0;
     [[nodiscard]] virtual std::vector<GidEntry> gids() = 0;
 
     [[nodiscard]] virtual std::unique_ptr<ThreadDomain> create_thread_domain() = 0;
     [[nodiscard]] virtual ibv_pd* create_pd() = 0;
-    /// For CQs of this domain. ibv_create_comp_channel(3).
+    /// A channel for CQs of this domain. ibv_create_comp_channel(3).
     [[nodiscard]] virtual std::unique_ptr<CompletionChannel> create_channel(ThreadDomain* domain) = 0;
     [[nodiscard]] virtual ibv_cq* create_cq(const CqOptions& options) = 0;
-    /// From here on an event comes for every `count` completions, and for fewer after `period_us` microseconds.
-    /// ibv_modify_cq(3). EOPNOTSUPP where limits() have no moderation.
+    /// From here on an event comes for every `count` completions, or for fewer after `period_us` microseconds.
+    /// ibv_modify_cq(3). EOPNOTSUPP if limits() have no moderation.
     virtual void moderate(ibv_cq* cq, std::uint16_t count, std::uint16_t period_us) = 0;
     /// The QP is in RESET. `options.cap` is raised to what the device gave.
     [[nodiscard]] virtual ibv_qp* create_qp(QpOptions& options) = 0;
-    /// Where its provider posts, if that is known.
+    /// The lines that the provider posts to, if they are known.
     [[nodiscard]] virtual SendQueueLines send_queue_lines(ibv_qp*) { return {}; }
     /// Receives that several QPs share. `options.depth` and `options.sges_max` are raised to what the device gave.
     [[nodiscard]] virtual ibv_srq* create_srq(SrqOptions& options) = 0;
     /// `iova` is the address that work requests and peers use; ibv_reg_mr_iova(3). An Error names `iova` and not
-    /// `addr`: it may be told to another process, which is to learn no address of this one.
+    /// `addr`: the error may be told to another process, which must not learn an address of this one.
     [[nodiscard]] virtual ibv_mr* register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
                                                   int access) = 0;
-    /// Bound to nothing. ibv_alloc_mw(3).
+    /// A window that is bound to nothing. ibv_alloc_mw(3).
     [[nodiscard]] virtual ibv_mw* create_mw(ibv_pd* pd, ibv_mw_type type) = 0;
-    /// A way for the datagrams of QPs of this PD. May ask the network for the neighbour's address (H15).
+    /// An address handle for the datagrams of QPs of this PD. May ask the network for the neighbour's address (H15).
     [[nodiscard]] virtual ibv_ah* create_ah(ibv_pd* pd, ibv_ah_attr& attr) = 0;
-    /// Returns when the kernel knows where the address is, or throws Error since nobody answers for it: then connecting
-    /// a queue pair to it does not wait (H15). Any thread; may take a second. Where connecting never waits, this does
-    /// nothing.
+    /// Returns when the kernel knows the neighbour's address: connecting a queue pair then does not wait (H15). Throws
+    /// Error if nobody answers for the address. Any thread; may take a second. Does nothing on a device on which
+    /// connecting never waits.
     virtual void find_neighbour(ibv_pd* pd, ibv_ah_attr& attr) {
         (void)pd;
         (void)attr;
     }
-    /// The way back to the sender of a datagram, from its completion and what its buffer begins with;
+    /// The way back to the sender of a datagram, from the completion and the GRH at the beginning of the buffer;
     /// ibv_init_ah_from_wc(3).
     [[nodiscard]] virtual ibv_ah_attr way_back(ibv_wc& wc, ibv_grh& grh) = 0;
     virtual void modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) = 0;
     virtual ibv_qp_attr query(ibv_qp* qp, int mask) = 0;
-    /// Whether the bytes of an RDMA write that the QP receives arrive in their order, so that the last one stands for
-    /// all (H12). The QP is in RTS. ibv_query_qp_data_in_order(3).
+    /// Whether the bytes of an RDMA write arrive at this QP in order, so that the last byte stands for all (H12). The
+    /// QP is in RTS. ibv_query_qp_data_in_order(3).
     [[nodiscard]] virtual bool writes_in_order(ibv_qp* qp) = 0;
     virtual void modify(ibv_srq* srq, ibv_srq_attr& attr, int mask) = 0;
     virtual ibv_srq_attr query(ibv_srq* srq) = 0;
@@ -190,16 +194,16 @@ public:
     virtual int destroy(ibv_qp* qp) noexcept = 0;
     virtual int destroy(ibv_srq* srq) noexcept = 0;
     virtual int destroy(ibv_mr* mr) noexcept = 0;
-    /// A window that is bound opens nothing any more.
+    /// A bound window gives access to nothing any more.
     virtual int destroy(ibv_mw* window) noexcept = 0;
 
-    /// Readable when next_async_event() would return one. Non-blocking; owned by the device.
+    /// Readable when next_async_event() would return an event. Non-blocking; owned by the device.
     [[nodiscard]] virtual int async_fd() const noexcept = 0;
     /// An event that was taken must be acknowledged before its object is destroyed (H16).
     [[nodiscard]] virtual std::optional<ibv_async_event> next_async_event() = 0;
     virtual void acknowledge(const ibv_async_event& event) noexcept = 0;
 
-    /// What the device counts of itself; nothing where it does not count (H7).
+    /// The device's own counts, of the whole device or of a QP; nothing if it does not count (H7).
     [[nodiscard]] virtual std::optional<RnrCounts> rnr_counts() = 0;
     [[nodiscard]] virtual std::optional<RnrCounts> rnr_counts(ibv_qp* qp) = 0;
 
@@ -216,7 +220,7 @@ template <class T>
 struct DeviceDeleter {
     Device* device = nullptr;
     void operator()(T* object) const noexcept {
-        // EIO: the device was taken away, and its objects with it.
+        // EIO: the device was removed, and its objects with it.
         if (const int error = device->destroy(object); error != 0 && error != EIO) {
             log_error("{} keeps an object that is of no more use: {}", device->describe(), std::strerror(error));
         }

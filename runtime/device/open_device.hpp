@@ -8,7 +8,7 @@
 
 namespace pollcore {
 
-/// Throws pollcore::Error, which for a verbs device that does not exist says which devices there are.
+/// Throws pollcore::Error. If a verbs device does not exist, the error lists the devices that do.
 [[nodiscard]] std::unique_ptr<Device> open_device(const DeviceConfig& config);
 
 }  // namespace pollcore

@@ -1,8 +1,8 @@
-// The lines of memory in which a provider posts the next work request of a send queue: a worker fetches them before it
-// posts.
+// The lines of memory to which a provider writes the next work request of a send queue. A worker prefetches them before
+// it posts (D12).
 //
-// Thread safety: the memory is the provider's. The thread that posts writes it, and a thread that resets or destroys
-// the QP.
+// Thread safety: the memory is the provider's. It is written by the thread that posts, and by a thread that resets or
+// destroys the QP.
 #pragma once
 
 #include <arpa/inet.h>
@@ -12,13 +12,13 @@
 
 namespace pollcore {
 
-/// As mlx5 has it (mlx5dv_init_obj(3), struct mlx5dv_qp): a ring of blocks, and a doorbell record that says how many of
-/// them were posted.
+/// The layout of mlx5 (mlx5dv_init_obj(3), struct mlx5dv_qp): a ring of blocks, and a doorbell record that counts the
+/// blocks posted so far.
 class SendQueueLines {
 public:
     static constexpr std::size_t kBlock = 64;
 
-    /// Not known.
+    /// The lines are not known.
     SendQueueLines() = default;
     /// `posted`: the doorbell record's count, big endian. `n` blocks, a power of two.
     SendQueueLines(const std::uint32_t* posted, const void* blocks, std::uint32_t n) noexcept
@@ -26,8 +26,8 @@ public:
 
     [[nodiscard]] bool known() const noexcept { return posted_ != nullptr; }
     void prefetch_posted() const noexcept { __builtin_prefetch(posted_, 1); }
-    /// Where the next work request begins. Reads the doorbell record: the QP is there, and nobody resets or destroys it
-    /// meanwhile.
+    /// Where the next work request begins. Reads the doorbell record, so the QP must exist, and nobody may reset or
+    /// destroy it meanwhile.
     [[nodiscard]] const std::byte* next_block() const noexcept { return blocks_ + (ntohl(*posted_) & mask_) * kBlock; }
     void prefetch_next_block() const noexcept { __builtin_prefetch(next_block(), 1); }
 

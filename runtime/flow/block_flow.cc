@@ -5,8 +5,8 @@
 namespace pollcore {
 namespace {
 
-// How often a worker that sleeps looks at control blocks, whose writing makes no event: for credit that requests wait
-// for, and for the terms of a peer that has not begun.
+// How often a sleeping worker looks at control blocks, since writes to them raise no event: for credit that requests
+// wait for, and for the terms of a peer that has not begun.
 constexpr std::uint64_t kLookForCreditNs = 50'000;
 constexpr std::uint64_t kLookForTermsNs = 1'000'000;
 
@@ -39,7 +39,7 @@ void BlockFlow::set_gate() noexcept {
 
 // ---- As a sender ----
 
-/// What comes now need not wait, and has what it takes.
+/// True: the request need not wait, and has taken the credit that it needs.
 bool BlockFlow::admit(Opcode opcode, std::uint32_t length) noexcept {
     if (!waiting().empty() || announced_) {
         return false;
@@ -50,7 +50,7 @@ bool BlockFlow::admit(Opcode opcode, std::uint32_t length) noexcept {
     return agreed_ && consume(length);
 }
 
-/// Whether the peer has said that it takes no message so long.
+/// True: the peer has said that it takes no message of this length.
 bool BlockFlow::is_too_long(const WorkRequest& request, std::uint64_t length) const noexcept {
     return agreed_ && is_send(request.opcode) && (length > message_max_ || depth_ == 0) &&
            !can_announce(request, length);
@@ -79,11 +79,11 @@ bool BlockFlow::hold(Turn& turn, WorkerSession& session, Share& share, const Wor
     return true;
 }
 
-/// For what cannot go by what is known. False: it goes now, since more is known.
+/// The credit that is known does not let the request go. False: it goes now after all, since the peer has granted more.
 bool BlockFlow::keep_waiting(Turn& turn, WorkerSession& session, const WorkRequest& request, std::size_t slot,
                              std::uint32_t length) noexcept {
     if (flows() && (!take_grants(turn) || admit(request.opcode, length))) {
-        return false;  // or it is in error now, and says so when the request is posted
+        return false;  // or the queue pair is in error now, and the request ends when it is posted
     }
     keep(turn, session, request, slot);
     set_gate();
@@ -91,14 +91,14 @@ bool BlockFlow::keep_waiting(Turn& turn, WorkerSession& session, const WorkReque
     return true;
 }
 
-/// What the peer has granted beyond what is known. Backwards is an old write that came late.
+/// The peer's grants, if they are more than granted_. Fewer are an old write that came late.
 std::optional<std::uint32_t> BlockFlow::news_of_grants() const noexcept {
-    // Acquire: what it stands for has happened.
+    // Acquire: the peer's work that the grants stand for has happened.
     const auto word = GrantWord::unpack(block_.grants[0].load(std::memory_order_acquire));
     return word && static_cast<std::int32_t>(*word - granted_) > 0 ? word : std::nullopt;
 }
 
-/// False: what stands there was a lie, and the queue pair is in error.
+/// False: the grants in the block were a lie, and the queue pair is in error.
 bool BlockFlow::take_grants(Turn& turn) noexcept {
     const std::optional<std::uint32_t> word = news_of_grants();
     if (!word) {
@@ -115,7 +115,7 @@ bool BlockFlow::take_grants(Turn& turn) noexcept {
     return true;
 }
 
-// What waits for credit, as far as it goes.
+// Posts requests that wait for credit, as far as it goes.
 [[gnu::noinline]] std::uint32_t BlockFlow::post_waiting(Turn& turn) noexcept {
     std::uint32_t posted = 0;
     while (!waiting().empty() && !announced_ && qp().sends().take_budget(turn)) {
@@ -125,7 +125,7 @@ bool BlockFlow::take_grants(Turn& turn) noexcept {
         const auto length = static_cast<std::uint32_t>(bytes);
         const bool announces = must_announce(request.opcode, length);
         if (takes_receive(request.opcode)) {
-            if (is_too_long(request, bytes)) {  // it was taken before the peer had said what it takes
+            if (is_too_long(request, bytes)) {  // it was taken before the peer's terms were known
                 session.give_up(turn, session.share(qp().handle().index), request, Status::message_too_long);
                 waiting().pop(slots_of(request));
                 ++posted;
@@ -179,8 +179,9 @@ bool BlockFlow::passed_over(Turn&, const InFlightEntry&, Status) noexcept {
 
 // ---- Each step ----
 
-// A peer that has vanished is silent, as one is that has no receives. So that what waits for it learns of it, it is
-// told once more what it knows: that write ends by the transport's retries, and the queue pair with it.
+// A peer that has vanished is silent, like a peer that has no receives. So while requests wait, it is sent the grants
+// that it knows once more: if it has vanished, that write fails after the transport's retries, and the queue pair with
+// it.
 [[gnu::always_inline]] inline bool BlockFlow::probe(Turn& turn) noexcept {
     if ((waiting().empty() && !announced_) || turn.options.probe_cycles == 0) {
         probe_at_ = 0;
@@ -221,8 +222,8 @@ bool BlockFlow::turn(Turn& turn, std::uint32_t& work) noexcept {
     return unsettled();
 }
 
-/// The first who has something to say begins. A peer that is not connected yet would answer nothing, and nothing may be
-/// lost by asking it too early: what waits here was submitted by an application that counts on it.
+/// The end that first has a request to send begins. A peer that is not connected yet would not answer, and asking it
+/// too early must not break the connection. A waiting request shows that the application counts on a connected peer.
 std::uint32_t BlockFlow::agree(Turn& turn) noexcept {
     std::uint32_t work = 0;
     if (const auto terms = agreed_ ? std::nullopt : block_.read_terms()) {
@@ -249,7 +250,7 @@ bool BlockFlow::has_news(std::uint64_t now) const noexcept {
     if (!connected_ || qp().life() != QpLife::ready) {
         return false;
     }
-    // What is due and could not be written is tried again.
+    // Writes that are due and could not be posted are tried again.
     if ((agreed_ && owes()) || (busy_ && announced_news()) || (!terms_sent_ && (agreed_ || !waiting().empty())) ||
         (probe_at_ != 0 && now >= probe_at_)) {
         return true;
@@ -286,7 +287,7 @@ bool BlockFlow::write_terms(Turn& turn) noexcept {
         ControlBlock::kTerms, 0);
 }
 
-/// False: not now, since all its slots are in flight or the provider refused.
+/// False: nothing was posted, since kWritesMax writes are in flight or the provider refused.
 bool BlockFlow::write(Turn& turn, ibv_sge sge, std::size_t to, unsigned flags) noexcept {
     if (writes_ == kWritesMax) {
         return false;

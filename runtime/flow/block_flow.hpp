@@ -1,11 +1,11 @@
-// What flow controls by control blocks have in common: each end has a block that the other may write
+// The common part of flow controls by control blocks. Each end has a block that the other may write
 // (peer/control_block.hpp).
 //
-// First come the terms, from whoever has something to send, and the other's in answer. Then the receiver writes what it
-// grants, and the sender sends no more than that. A request that finds no credit waits, and everything behind it with
-// it.
+// The end that first has something to send writes its terms, and the other end answers with its own. Then the receiver
+// writes its grants, and the sender sends no more than that. A request that finds no credit waits, and so does
+// everything behind it.
 //
-// What stands in a block is a peer's: it may be torn (H11), stale or a lie. Nothing is used before it was checked.
+// A peer writes the block, so its contents may be torn (H11), stale or a lie. Nothing is used before it was checked.
 //
 // Thread safety: as Flow; the block is written by the device.
 #pragma once
@@ -37,11 +37,11 @@ public:
     }
 
     [[nodiscard]] bool agreed() const noexcept { return agreed_; }
-    /// Units of what the peer has granted that were used, modulo 2^32: messages, or lines of its ring.
+    /// Units of the peer's grants that were used, modulo 2^32. A unit is a message, or a line of the peer's ring.
     [[nodiscard]] std::uint32_t consumed() const noexcept { return granted_ - credit(); }
     [[nodiscard]] std::uint32_t granted() const noexcept { return granted_; }
     [[nodiscard]] std::uint32_t writes() const noexcept { return writes_; }
-    /// Of the peer's terms.
+    /// FlowTerms::depth of the peer.
     [[nodiscard]] std::uint32_t depth() const noexcept { return depth_; }
 
     [[nodiscard]] bool hold(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request,
@@ -60,7 +60,7 @@ public:
     void begin_life(Turn& turn) noexcept override;
 
 protected:
-    // ---- What a kind adds ----
+    // ---- Added by a kind ----
 
     /// FlowTerms::features that both ends must have.
     [[nodiscard]] virtual std::uint16_t features() const noexcept { return 0; }
@@ -68,19 +68,19 @@ protected:
     virtual void complete_terms(Turn&, FlowTerms&) noexcept {}
     /// The peer's terms are accepted.
     virtual void take_terms(const FlowTerms&) noexcept {}
-    /// Takes what a message of `length` bytes costs. False: there is not so much.
+    /// Takes the credit for a message of this length. False: there is not enough.
     [[nodiscard]] virtual bool consume(std::uint32_t) noexcept { return take_credit(1); }
-    /// A message that found no room at its provider's gives its credit back. Else the connection ends.
+    /// A message that the provider refused gives its credit back. False: the connection ends.
     [[nodiscard]] virtual bool gives_credit_back() const noexcept { return true; }
-    /// A message that is too long for the peer's receives is announced to it.
+    /// A message that is too long for the peer's receives can be announced to it.
     [[nodiscard]] virtual bool can_announce(const WorkRequest&, std::uint64_t) const noexcept { return false; }
     virtual void announce(Turn&, WorkerSession&, const WorkRequest&) noexcept {}
-    /// Its part of turn(), while set_announced() says so. Returns how much was done.
+    /// The kind's part of turn(), called while set_announced() has said `busy`. Returns how much was done.
     virtual std::uint32_t turn_announced(Turn&) noexcept { return 0; }
-    /// As has_news(), while set_announced() says so.
+    /// The kind's part of has_news(), called while set_announced() has said `busy`.
     [[nodiscard]] virtual bool announced_news() const noexcept { return false; }
 
-    /// hold(), for a kind whose consume() is known: the short way of what need not wait.
+    /// hold(), for a kind whose consume() is known at compile time: the short way for requests that need not wait.
     template <class Consume>
     [[nodiscard]] [[gnu::always_inline]] bool hold_unless(Consume&& consumes, Turn& turn, WorkerSession& session,
                                                           Share& share, const WorkRequest& request,
@@ -94,12 +94,12 @@ protected:
         return hold_back(turn, session, share, request, slot, length);
     }
 
-    // ---- What it has ----
+    // ---- For the kinds ----
 
     [[nodiscard]] std::uint32_t counts_from() const noexcept { return counts_from_; }
     [[nodiscard]] ControlBlock& block() const noexcept { return block_; }
     struct Peer {
-        std::uint64_t addr = 0;  ///< of its block
+        std::uint64_t addr = 0;  ///< address of its block
         std::uint32_t rkey = 0;
     };
     [[nodiscard]] Peer peer() const noexcept { return {start_.peer_addr, start_.peer_rkey}; }
@@ -112,11 +112,12 @@ protected:
         busy_ = busy;
         set_gate();
     }
-    /// What the peer may use, and how many announced messages were read: it is told of them in turn().
+    /// The next three functions change what the peer may use, and how many announced messages were read. turn() tells
+    /// the peer.
     void offer(std::uint32_t grants) noexcept { offered_ = grants; }
     void offer_more(std::uint32_t grants) noexcept { offered_ += grants; }
     void count_read() noexcept { ++read_; }
-    /// What the peer may use, as it knows.
+    /// What the peer may use, as far as it was told.
     [[nodiscard]] std::uint32_t told() const noexcept { return told_; }
     [[nodiscard]] std::uint32_t offered() const noexcept { return offered_; }
     void set_told(std::uint32_t grants) noexcept { told_ = grants; }
@@ -131,12 +132,12 @@ protected:
         }
         return true;
     }
-    /// Where the peer's ring begins.
+    /// The peer's ring begins at `position`.
     void set_consumed(std::uint32_t position) noexcept {
         granted_ = position;
         credit_ = 0;
     }
-    /// What comes now need not wait for anything but credit, or it has to.
+    /// Opens the gate if a request that comes now need not wait for anything but credit, else closes it.
     void set_gate() noexcept;
     void close_gate() noexcept {
         if (gate_open_) {
@@ -177,19 +178,19 @@ private:
     FlowStart start_;
     bool connected_ = false;  // the peer's block is known
     bool terms_sent_ = false;
-    bool agreed_ = false;  // its terms are there, and accepted
+    bool agreed_ = false;  // the peer's terms are there, and accepted
     bool gate_open_ = false;
     bool announced_ = false;
     bool busy_ = false;
     std::uint32_t depth_ = 0;  // of the peer's terms
     std::uint32_t message_max_ = 0;
     std::uint32_t granted_ = 0;
-    std::uint32_t credit_ = 0;  // what is left of it; the gate has it while that is open
+    std::uint32_t credit_ = 0;  // what is left of granted_; the gate has it while gate_open_
     std::uint32_t offered_ = 0;
     std::uint32_t told_ = 0;
     std::uint32_t read_ = 0;
     std::uint32_t read_told_ = 0;
-    std::uint32_t writes_ = 0;  // of ours in flight
+    std::uint32_t writes_ = 0;  // our own writes in flight
     std::uint32_t unsignaled_writes_ = 0;
     std::uint64_t probe_at_ = 0;  // cycles; 0: nothing waits for the peer
 };

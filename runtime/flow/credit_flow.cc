@@ -4,7 +4,7 @@ namespace pollcore {
 
 constinit const FlowKind flow_kinds::credits{
     .send_entries = BlockFlow::kWritesMax + Rendezvous::kReadsMax,
-    .access = {.read = true, .write = true},  // of announced messages; of its block
+    .access = {.read = true, .write = true},  // the peer reads announced messages, and writes our block
     .needs_receives = true,
     .shares_receives = true,
     .rendezvous_reads = Rendezvous::kReadsMax,
@@ -38,7 +38,7 @@ void CreditFlow::begin_life(Turn& turn) noexcept {
     }
 }
 
-// The receives of its own queue come back by themselves; those of a shared one are for the others.
+// Receives of its own queue come back by themselves. Unused receives of a shared one are for the others.
 void CreditFlow::end_life(Turn& turn) noexcept {
     if (shared_ != nullptr) {
         shared_->leave(turn, *this);
@@ -77,7 +77,7 @@ bool CreditFlow::received(Turn& turn, const Completion& completion, bool pooled)
     }
     if (shared_ != nullptr) {
         if (used() == told() || !shared_->use(turn, *this)) [[unlikely]] {
-            qp().fail_flow(turn, FlowFault::too_many_messages);  // it took one that is another's
+            qp().fail_flow(turn, FlowFault::too_many_messages);  // the message took another peer's receive
         } else {
             ++used_;
         }
@@ -85,7 +85,7 @@ bool CreditFlow::received(Turn& turn, const Completion& completion, bool pooled)
     return announcement;
 }
 
-// ---- What was posted for it ----
+// ---- Completions of its own entries ----
 
 void CreditFlow::completed(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc) noexcept {
     if (entry.kind == InFlightEntry::Kind::flow) {

@@ -1,5 +1,5 @@
-// Credits: a message is sent when the peer has a receive for it. What is too long for its receives it reads by
-// rendezvous.
+// Credits: a message is sent when the peer has a receive for it. The peer reads a message that is too long for its
+// receives by rendezvous.
 //
 // Thread safety: as Flow.
 #pragma once
@@ -18,10 +18,11 @@ public:
 
     [[nodiscard]] Rendezvous& rendezvous() noexcept { return rendezvous_; }
     [[nodiscard]] const Rendezvous& rendezvous() const noexcept { return rendezvous_; }
-    /// Receives, modulo 2^32.
+    /// Receives that were posted, modulo 2^32.
     [[nodiscard]] std::uint32_t posted() const noexcept { return offered(); }
 
-    /// Receives of a shared receive queue that are the peer's, told or not yet, and that no message has taken.
+    /// Receives of a shared receive queue that are granted to the peer, whether it was told or not, and that no message
+    /// has taken.
     [[nodiscard]] std::uint32_t unused_grants() const noexcept { return unused(); }
 
     void receives_posted(Turn& turn, std::uint32_t n) noexcept override;
@@ -58,17 +59,18 @@ private:
     }
     void grants_added(Turn& turn, std::uint32_t n) noexcept override;
 
-    /// After whatever may have changed the rendezvous.
+    /// Called after anything that may have changed the rendezvous.
     void settle() noexcept { set_announced(rendezvous_.open(), rendezvous_.open() || rendezvous_.waits_for_buffer()); }
-    /// Messages that have taken receives, as the peer's consumed(); counted where receives are shared or a pool's.
+    /// Messages that have taken receives, as the peer's consumed() counts them. Counted only if receives are shared or
+    /// a pool's.
     [[nodiscard]] std::uint32_t used() const noexcept {
         return counts_from() + (shared_ != nullptr ? used_ : qp().recvs().messages());
     }
 
-    SharedGrants*
-        shared_;  // of the shared receive queue that the queue pair takes its receives from; null: it has its own
+    // Grants of the shared receive queue that the queue pair takes its receives from; null: it has its own.
+    SharedGrants* shared_;
     Rendezvous rendezvous_;
-    std::uint32_t used_ = 0;  // of a shared receive queue
+    std::uint32_t used_ = 0;  // messages that have taken receives of a shared receive queue
 };
 
 }  // namespace pollcore

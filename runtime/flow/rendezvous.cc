@@ -17,7 +17,7 @@ void Rendezvous::begin_life() noexcept {
 [[gnu::noinline]] void Rendezvous::announce(Turn& turn, WorkerSession& session, const WorkRequest& request,
                                             std::uint32_t number, std::uint64_t peer_block,
                                             std::uint32_t rkey) noexcept {
-    turn.chains.ring(turn);  // what was taken before goes out before it
+    turn.chains.ring(turn);  // requests that were taken before go out before it
     InFlightEntry entry = entry_of(session, request, InFlightEntry::known(request.flags), 1);
     if (qp_.in_error()) {
         qp_.leave_unposted(turn, entry);
@@ -59,7 +59,8 @@ void Rendezvous::complete_announced(Turn& turn, const InFlightEntry& entry, cons
         completion.vendor_err = wc.vendor_err;
         qp_.end_send(turn, entry, completion);
     } else if (flushed_) {
-        qp_.end_send_by_runtime(turn, entry, qp_.unposted_status());  // now: what waited behind it stands in the table
+        // Ends at once: requests that waited behind it stand in the table already.
+        qp_.end_send_by_runtime(turn, entry, qp_.unposted_status());
     } else {
         state_ = State::arrived;
         request_ = entry;
@@ -67,7 +68,7 @@ void Rendezvous::complete_announced(Turn& turn, const InFlightEntry& entry, cons
 }
 
 bool Rendezvous::peer_has_read() const noexcept {
-    // Acquire: what it stands for has happened.
+    // Acquire: the peer's read that the count stands for has happened.
     return state_ == State::arrived &&
            GrantWord::unpack(block_.grants[1].load(std::memory_order_acquire)) == read_by_peer_ + 1;
 }
@@ -85,7 +86,7 @@ std::uint32_t Rendezvous::end_announced(Turn& turn) noexcept {
 
 void Rendezvous::flush(Turn& turn) noexcept {
     flushed_ = true;
-    if (state_ == State::arrived) {  // else it stands in the table, if there is one
+    if (state_ == State::arrived) {  // else its entry stands in the table, if there is one
         state_ = State::none;
         qp_.leave_unposted(turn, request_);
     }
@@ -99,11 +100,11 @@ bool Rendezvous::take_announcement(Turn& turn, const Completion& completion, std
     }
     const Announcement what = block_.read_announcement();
     if (!what.valid || what.number != used + 1) {
-        return false;  // a write with immediate of the application's
+        return false;  // a write with immediate of the peer's application
     }
     block_.forget_announcement();
     if (qp_.in_error()) {
-        return true;  // the device follows soon
+        return true;  // the device is in error soon, too
     }
     if (reading_ != Reading::none || what.length > read_max()) {
         qp_.fail_flow(turn, FlowFault::bad_announcement);
@@ -156,7 +157,7 @@ bool Rendezvous::complete_read(Turn& turn, const InFlightEntry& entry, const ibv
             completion.flags = kWithImm;
             completion.imm_data = imm_data_;
         }
-        turn.set_device_time(0);  // it is of the runtime's read, and of no receive
+        turn.set_device_time(0);  // the time is of the runtime's read, and of no receive (D37)
         pool_.hand_out(turn, buffer, completion, nullptr);
         turn.flows.add(flow_);
     } else {

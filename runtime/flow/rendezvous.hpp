@@ -1,8 +1,9 @@
-// Messages by rendezvous: announced to a peer that reads them, and read from one that has announced. One at a time each
-// way.
+// Messages by rendezvous: the sender announces a message, and the receiver reads it from the sender's memory. One at a
+// time each way.
 //
-// The announcement is a request of the send queue like the message that it stands for, so what was posted before it has
-// ended when it has. The message's own request ends when the peer's count of messages that it has read says so.
+// The announcement is a request of the send queue like the message that it stands for, so everything that was posted
+// before it has ended when it ends. The message's own request ends when the peer's count of messages that it has read
+// says so.
 //
 // Thread safety: as Flow.
 #pragma once
@@ -27,33 +28,34 @@ public:
 
     /// Before the worker has it: messages are read into buffers of this pool.
     void read_into(BufferPool& pool, std::uint32_t buffers) noexcept { pool_.begin(pool, kReadsMax, buffers); }
-    /// The longest that is read; 0: none.
+    /// The longest message that is read; 0: none.
     [[nodiscard]] std::uint32_t read_max() const noexcept {
         return pool_.pool() != nullptr ? pool_.pool()->memory().buffer_bytes : 0;
     }
 
     // ---- As a sender ----
 
-    /// A message of up to so many bytes may be announced to the peer.
+    /// A message of up to `bytes` bytes may be announced to the peer.
     void set_announce_max(std::uint32_t bytes) noexcept { announce_max_ = bytes; }
     [[nodiscard]] std::uint32_t announce_max() const noexcept { return announce_max_; }
     [[nodiscard]] bool can_announce(const WorkRequest& request, std::uint64_t length) const noexcept {
         return length <= announce_max_ && request.num_sge == 1 && request.rkey != 0 &&
                request.opcode != Opcode::send_with_inv && (request.flags & kInline) == 0;
     }
-    /// In place of the message, which has its credit. `number`: which of this life's messages it is. `peer_block`:
-    /// where its peer's block is.
+    /// Posts an announcement in place of the message, whose credit is taken. `number`: which of this life's messages it
+    /// is. `peer_block`: address of the peer's control block.
     void announce(Turn& turn, WorkerSession& session, const WorkRequest& request, std::uint32_t number,
                   std::uint64_t peer_block, std::uint32_t rkey) noexcept;
     /// An announced message has not ended.
     [[nodiscard]] bool open() const noexcept { return state_ != State::none; }
     /// The announcement has arrived at the peer.
     [[nodiscard]] bool arrived() const noexcept { return state_ == State::arrived; }
-    /// It waits for the peer alone, and the peer says that it has read it.
+    /// The announced message waits for the peer alone, and the peer says that it has read the message.
     [[nodiscard]] bool peer_has_read() const noexcept;
-    /// Ends it if the peer has read it. Returns how much was done.
+    /// Ends the announced message if the peer has read it. Returns how much was done.
     std::uint32_t end_announced(Turn& turn) noexcept;
-    /// The queue pair is in error. What the peer has not said to have read fails, behind everything that was posted.
+    /// The queue pair is in error. A message of which the peer has not said that it was read fails, behind everything
+    /// that was posted.
     void flush(Turn& turn) noexcept;
     [[nodiscard]] bool uses_key(std::uint32_t lkey) const noexcept {
         return state_ == State::arrived && request_.lkey == lkey;
@@ -61,10 +63,10 @@ public:
 
     // ---- As a receiver ----
 
-    /// A write with immediate has taken a receive, before which `used` messages had. True: it was an announcement's,
-    /// and holds no message.
+    /// A write with immediate has taken a receive, after `used` messages had taken one. True: it was an announcement,
+    /// so the receive holds no message.
     [[nodiscard]] bool take_announcement(Turn& turn, const Completion& completion, std::uint32_t used) noexcept;
-    /// A message is to be read, or is being read.
+    /// A message is being read.
     [[nodiscard]] bool reading() const noexcept { return reading_ == Reading::under_way; }
     [[nodiscard]] bool waits_for_buffer() const noexcept { return reading_ == Reading::waits; }
     [[nodiscard]] bool has_buffer() const noexcept { return pool_.wants(); }
@@ -73,9 +75,9 @@ public:
 
     // ---- Both ----
 
-    /// True: a message of the peer's was read, of which it is to be told.
+    /// True: a message of the peer was read, and the peer has to be told.
     [[nodiscard]] bool completed(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc) noexcept;
-    /// An announcement or a read that no completion came for.
+    /// Ends an announcement or a read that no completion came for.
     void lose(Turn& turn, const InFlightEntry& entry, Status status) noexcept;
     void begin_life() noexcept;
     void dismiss() noexcept { pool_.dismiss(); }
@@ -85,8 +87,8 @@ public:
 private:
     enum class State : std::uint8_t {
         none,
-        posted,   // the announcement is; the request stands in the send queue's table
-        arrived,  // the announcement has, and the request stands here
+        posted,   // the announcement was posted; the request stands in the send queue's table
+        arrived,  // the announcement has arrived; the request stands here
     };
     enum class Reading : std::uint8_t { none, waits, under_way };
 

@@ -35,7 +35,7 @@ void RingFlow::begin_life(Turn& turn) noexcept {
     BlockFlow::begin_life(turn);
 }
 
-// What came before the error is handed out, and then the end, in its turn of the steps that follow.
+// turn() hands out messages that came before the error, and then the end, in the steps that follow.
 void RingFlow::end_life(Turn& turn) noexcept {
     if (receives()) {
         turn.flows.add(*this);
@@ -60,7 +60,7 @@ void RingFlow::take_terms(const FlowTerms& terms) noexcept {
     set_consumed(terms.ring_position);
 }
 
-/// Lines of the peer's ring: those of the record, and those to the ring's end where it does not fit before that.
+/// Takes the record's lines of the peer's ring, and those up to the ring's end if the record does not fit before that.
 [[gnu::always_inline]] inline bool RingFlow::take_lines(std::uint32_t length) noexcept {
     const std::uint32_t lines = record_lines(length);
     const std::uint32_t to_end = target_.lines - (consumed() & (target_.lines - 1));
@@ -82,7 +82,7 @@ bool RingFlow::hold(Turn& turn, WorkerSession& session, Share& share, const Work
                        slot);
 }
 
-/// Makes the send of what `wr` has gathered a write of a record, in the room that it was given.
+/// Makes `wr`, a gathered send, the write of a record, in the room that take_lines() gave it.
 void RingFlow::frame(ibv_send_wr& wr, const WorkRequest& request, std::uint32_t position) noexcept {
     const std::uint32_t length = next_.length;
     const std::uint32_t at = next_.position;
@@ -97,8 +97,8 @@ void RingFlow::frame(ibv_send_wr& wr, const WorkRequest& request, std::uint32_t 
     if ((request.flags & kInline) != 0) {
         auto* tail = reinterpret_cast<std::byte*>(wr.sg_list->addr) + length + zeros;
         if (zeros != 0) {
-            // A whole word, as it was written and will be read: smaller stores would have to leave the store buffer
-            // first.
+            // Stores a whole word, as it was written and will be read. A read after smaller stores would wait until
+            // they have left the store buffer (D10).
             std::uint64_t last = 0;
             std::memcpy(&last, tail - sizeof(last), sizeof(last));
             last &= ~std::uint64_t{0} >> 8 * zeros;
@@ -126,7 +126,7 @@ void RingFlow::frame(ibv_send_wr& wr, const WorkRequest& request, std::uint32_t 
 
 // ---- As a receiver ----
 
-/// Our own ring stands in the terms that are sent next, and is looked at from now on.
+/// Puts our own ring into the terms that are sent next. The worker looks at it from now on.
 void RingFlow::complete_terms(Turn& turn, FlowTerms& terms) noexcept {
     terms.features = FlowTerms::kRing;
     if (pool_ == nullptr) {
@@ -149,8 +149,8 @@ bool RingFlow::turn(Turn& turn, std::uint32_t& work) noexcept {
         work += pool_->take_records(turn);
         return receives();
     }
-    // Told a quarter at a time: a writer has room for any message as long as the last quarter is all that it does not
-    // know of.
+    // The writer is told of freed lines a quarter of the ring at a time: it has room for any message while no more than
+    // a quarter is untold.
     if (pool_->ring().granted() - told() >= pool_->ring().lines() / 4) {
         offer(pool_->ring().granted());
         pool_->set_told(offered());

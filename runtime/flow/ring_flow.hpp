@@ -1,8 +1,8 @@
 // Write rings: a message is a record that is written into the peer's ring (peer/record.hpp), where the peer finds it by
 // looking.
 //
-// As a sender a ring is a matter of credits: what the peer has read is granted again, in lines, and what finds no room
-// waits with everything behind it. As a receiver the worker looks at its own ring (worker/ring_pool.hpp).
+// For a sender the ring is credit in lines: the peer grants lines again when it has read them, and a message that finds
+// no room waits with everything behind it. For a receiver the worker looks at its own ring (worker/ring_pool.hpp).
 //
 // Thread safety: as Flow.
 #pragma once
@@ -40,7 +40,7 @@ private:
     [[nodiscard]] bool consume(std::uint32_t length) noexcept override;
     [[nodiscard]] bool take_lines(std::uint32_t length) noexcept;
     [[nodiscard]] bool gives_credit_back() const noexcept override { return false; }
-    /// Our ring, for the peer of this life.
+    /// The peer of this life writes to our ring.
     [[nodiscard]] bool receives() const noexcept { return pool_ != nullptr && pool_->serves(qp()); }
 
     /// Registered memory for what a record needs beside its payload, by position in the send queue.
@@ -51,9 +51,9 @@ private:
     };
 
     Frames frames_;
-    RingPool* pool_;  // that its messages come by; null: it takes none
+    RingPool* pool_;  // the peer's messages come by it; null: it takes none
     RingTarget target_;
-    // The record that is posted next: it has its room.
+    // The record that is posted next, and the room that it was given.
     struct Next {
         std::uint32_t length = 0;
         std::uint32_t position = 0;

@@ -1,5 +1,5 @@
-// The receives of a shared receive queue, as they are granted to the peers of its queue pairs: together no more than
-// are posted, and to each no more than its part.
+// Grants the receives of a shared receive queue to the peers of its queue pairs: together no more than are posted, and
+// to each no more than its part.
 //
 // Thread safety: made by the control thread, with room for its grantees; then the worker's.
 #pragma once
@@ -19,13 +19,13 @@ public:
     /// One queue pair's part.
     class Grantee {
     public:
-        /// It may use `n` receives more.
+        /// It may use `n` more receives.
         virtual void grants_added(Turn& turn, std::uint32_t n) noexcept = 0;
 
-        /// Receives that are its own, told or not yet, and that no message has taken.
+        /// Receives that are granted to it, whether its peer was told or not, and that no message has taken.
         [[nodiscard]] std::uint32_t unused() const noexcept { return unused_; }
         void add(std::uint32_t n) noexcept { unused_ += n; }
-        /// Nothing: there is none.
+        /// A message takes one. False: it has none.
         [[nodiscard]] bool use() noexcept {
             if (unused_ == 0) {
                 return false;
@@ -42,30 +42,30 @@ public:
         std::uint32_t unused_ = 0;
     };
 
-    /// `each`: the most that one has.
+    /// `each`: the most that one grantee has.
     SharedGrants(const RecvQueue& queue, std::uint32_t each, std::size_t grantees) : queue_(queue), each_(each) {
         grantees_.reserve(grantees);
     }
 
     [[nodiscard]] std::uint32_t each() const noexcept { return each_; }
 
-    /// To all of them, and not used.
+    /// Receives that are granted to all of them together, and not used.
     [[nodiscard]] std::uint32_t granted() const noexcept { return granted_; }
 
-    /// It gets its part from now on.
+    /// The grantee gets its part from now on.
     void join(Turn& turn, Grantee& grantee) noexcept {
         if (std::find(grantees_.begin(), grantees_.end(), &grantee) == grantees_.end()) {
             grantees_.push_back(&grantee);
         }
         grant(turn, grantee);
     }
-    /// What it did not use is the others' again.
+    /// The others get the receives that it did not use.
     void leave(Turn& turn, Grantee& grantee) noexcept {
         std::erase(grantees_, &grantee);
         granted_ -= grantee.drop();
         grant(turn);
     }
-    /// A message has taken one of its receives. False: it had none, so it took another's.
+    /// A message has taken one of its receives. False: the grantee had none, so the message took another's.
     [[nodiscard]] bool use(Turn& turn, Grantee& grantee) noexcept {
         if (!grantee.use()) {
             return false;
@@ -78,7 +78,7 @@ public:
     void receives_posted(Turn& turn, std::uint32_t) noexcept override { grant(turn); }
 
 private:
-    // The first in turn is the first to get what there is.
+    // Goes round the grantees, so that the one whose turn it is gets receives first.
     void grant(Turn& turn) noexcept {
         for (std::size_t i = 0; i < grantees_.size() && granted_ < queue_.size(); ++i) {
             next_ = next_ + 1 < grantees_.size() ? next_ + 1 : 0;

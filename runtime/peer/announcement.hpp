@@ -1,9 +1,9 @@
 // The announcement of a message that is longer than the receiver's buffers: the receiver reads it from its sender's
 // memory.
 //
-// The announcement is an RDMA write with immediate into the receiver's control block. It takes a receive as any message
-// does, so it comes in its place among them, and wakes who sleeps. One message at a time: all behind it waits at its
-// sender.
+// The announcement is an RDMA write with immediate into the receiver's control block. It takes a receive like any
+// message, so it keeps its place among the messages, and wakes a sleeping receiver. Only one message is announced at a
+// time: everything behind it waits at the sender.
 //
 // Thread safety: pure.
 #pragma once
@@ -13,13 +13,14 @@
 
 namespace pollcore {
 
-/// Where the message lies, in its sender's memory. A peer's: nothing is used before it was checked.
+/// Where the message lies, in its sender's memory. A peer writes this: nothing is used before it was checked.
 struct Announcement {
     std::uint64_t addr = 0;
     std::uint32_t rkey = 0;
     std::uint32_t length = 0;
-    std::uint32_t number =
-        0;  ///< which of this life's messages it is, from 1, modulo 2^32: else the receive is another's
+    /// Which of this life's messages it is, from 1, modulo 2^32. With another number the receive is not the
+    /// announcement's.
+    std::uint32_t number = 0;
     bool with_imm = false;
     bool valid = true;  ///< false: nothing was announced since the last one was taken
 

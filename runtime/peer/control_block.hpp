@@ -1,12 +1,12 @@
-// What each end of a connection with flow control writes in the other's memory, so that no send meets a receiver that
-// is not ready.
+// The words that each end of a connection with flow control writes into the other's memory, so that no send meets a
+// receiver that is not ready.
 //
-// Each end has a control block that the other may write. First come the terms, from whoever has something to send, and
-// the other's in answer. Then the receiver writes how many receives it has posted in this life (grants), and the sender
-// sends no more messages than that. With write rings the receiver says up to where its ring may be filled, and the
-// sender fills it by RDMA writes.
+// Each end has a control block that the other may write. The end that first has something to send writes its terms, and
+// the other end answers with its own. Then the receiver writes how many receives it has posted in this life (grants),
+// and the sender sends no more messages than that. With write rings the receiver says up to where its ring may be
+// filled, and the sender fills it by RDMA writes.
 //
-// What stands there is a peer's: it may be torn (H11), stale or a lie. Nothing is used before it was checked.
+// A peer writes the block, so its contents may be torn (H11), stale or a lie. Nothing is used before it was checked.
 //
 // Thread safety: the block is written by the device, and read by the worker.
 #pragma once
@@ -25,32 +25,32 @@
 
 namespace pollcore {
 
-/// A cumulative count with its complement, so that half of an old and half of a new one are told apart.
+/// A cumulative count with its complement, which shows a word that is half old and half new.
 struct GrantWord {
     [[nodiscard]] static constexpr std::uint64_t pack(std::uint32_t grants) noexcept {
         return std::uint64_t{~grants} << 32 | grants;
     }
-    /// Nothing when it is torn, or nobody has written it.
+    /// Nothing: the word is torn, or nobody has written it.
     [[nodiscard]] static constexpr std::optional<std::uint32_t> unpack(std::uint64_t word) noexcept {
         const auto grants = static_cast<std::uint32_t>(word);
         return static_cast<std::uint32_t>(word >> 32) == ~grants ? std::optional(grants) : std::nullopt;
     }
 };
 
-/// What an end says of itself, once. Written by the peer as one RDMA write.
+/// What an end says of itself, once. The peer writes it by one RDMA write.
 struct FlowTerms {
     static constexpr std::uint32_t kMagic = 0x77466350;  // "PcFw"
     static constexpr std::uint16_t kVersion = 1;
     // Features.
-    static constexpr std::uint16_t kRing = 1;     ///< both: messages go by write rings
-    static constexpr std::uint16_t kInOrder = 2;  ///< its own: what is written to its ring needs no sum
+    static constexpr std::uint16_t kRing = 1;     ///< both ends must have it: messages go by write rings
+    static constexpr std::uint16_t kInOrder = 2;  ///< each end for itself: a record in its ring needs no sum
 
     std::uint32_t magic = kMagic;
     std::uint16_t version = kVersion;
     std::uint16_t features = 0;
-    std::uint32_t depth =
-        0;  ///< the most receives that it has posted at a time; lines of its write ring, 0: it has none
-    std::uint32_t message_max = 0;  ///< the longest message that they take
+    /// The most receives that it has posted at a time; with write rings the lines of its ring, 0: it has none.
+    std::uint32_t depth = 0;
+    std::uint32_t message_max = 0;  ///< the longest message that its receives or its ring take
     std::uint64_t ring_addr = 0;
     std::uint64_t ring_seed = 0;  ///< of the stamps and seals of records
     std::uint32_t ring_rkey = 0;
@@ -58,7 +58,7 @@ struct FlowTerms {
     std::uint32_t rendezvous_max = 0;  ///< the longest message that it reads from its sender's memory; 0: none
     std::uint32_t reserved32 = 0;
     std::uint64_t reserved = 0;
-    std::uint64_t check = 0;  ///< of what stands before it; never 0
+    std::uint64_t check = 0;  ///< of the words before it; never 0
 
     using Words = std::array<std::uint64_t, 8>;
 
@@ -69,7 +69,7 @@ struct FlowTerms {
         }
         return sum | 1;
     }
-    /// With its check.
+    /// The terms as words, with their check.
     [[nodiscard]] Words sealed() const noexcept {
         Words words = std::bit_cast<Words>(*this);
         words.back() = check_of(words);
@@ -81,16 +81,16 @@ static_assert(sizeof(FlowTerms) == kCacheLine && sizeof(FlowTerms::Words) == siz
 /// Why a peer's terms or grants are not accepted.
 enum class FlowFault : std::uint8_t {
     none,
-    not_terms,  ///< they are sealed, and something else
+    not_terms,  ///< their check is right, but they are something else
     other_version,
     other_features,
-    no_depth,           ///< of no receive, or of more than there can be
-    no_ring,            ///< of a write ring that cannot be
+    no_depth,           ///< terms with no receive, or with more than is possible
+    no_ring,            ///< terms with an impossible write ring
     too_many_grants,    ///< more than its terms allow
     too_many_messages,  ///< more than it was granted, from a shared receive queue or in a write ring
-    bad_announcement,   ///< of a message that is too long, or while another is being read
-    // None of the peer's:
-    post_refused,     ///< the provider refused what the next requests must not go without
+    bad_announcement,   ///< announces a message that is too long, or while another is being read
+    // Not the peer's fault:
+    post_refused,     ///< the provider refused a request that the next ones must not go without
     signal_refused,   ///< the provider refused the request with which others were to complete
     completion_lost,  ///< the provider lost the completion of an announcement, or of a read
 };
@@ -98,7 +98,7 @@ enum class FlowFault : std::uint8_t {
     return fault >= FlowFault::post_refused;
 }
 
-/// How a queue pair ends of it.
+/// The status with which the fault ends a queue pair.
 [[nodiscard]] constexpr Status status_of(FlowFault fault) noexcept {
     switch (fault) {
         case FlowFault::post_refused:
@@ -112,7 +112,7 @@ enum class FlowFault : std::uint8_t {
 struct alignas(kCacheLine) ControlBlock {
     using Line = std::array<std::atomic<std::uint64_t>, 8>;
 
-    // By the peer.
+    // Written by the peer.
     Line grants{};  ///< its grants, and how many announced messages it has read
     Line terms{};
     Line announcement{};  ///< of the message whose receive completes next
@@ -150,7 +150,7 @@ struct alignas(kCacheLine) ControlBlock {
         return words.back() == FlowTerms::check_of(words) ? std::optional(std::bit_cast<FlowTerms>(words))
                                                           : std::nullopt;
     }
-    /// Once the receive has completed that came with it.
+    /// Valid once the announcement's receive has completed.
     [[nodiscard]] Announcement read_announcement() const noexcept {
         Announcement::Words words{};
         for (std::size_t i = 0; i < words.size(); ++i) {
@@ -158,12 +158,12 @@ struct alignas(kCacheLine) ControlBlock {
         }
         return Announcement::unpack(words);
     }
-    /// Its peer writes the next one when it has been told that this one was read.
+    /// The peer writes the next announcement when it has been told that this one's message was read.
     void forget_announcement() noexcept { announcement[2].store(0, std::memory_order_relaxed); }
 };
 static_assert(sizeof(ControlBlock) == 4 * kCacheLine);
 
-/// Whether a peer's terms can be worked with. `features`: those that both must have.
+/// Whether a peer's terms can be accepted. `features`: those that both ends must have.
 [[nodiscard]] constexpr FlowFault check_terms(const FlowTerms& terms, std::uint16_t features) noexcept {
     if (terms.magic != FlowTerms::kMagic) {
         return FlowFault::not_terms;

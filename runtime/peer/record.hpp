@@ -5,14 +5,14 @@
 //   word 1    with immediate 1 | lines skipped before it 31 | immediate 32
 //   seal      which ends with a line
 //
-// A ring is filled from its end to its beginning, so that the reader knows where the next record ends, before it knows
-// how long that is, and so that the words stand behind the payload, which is how a write arrives where the device keeps
-// the order. Where a record does not fit before the beginning, it stands at the end, and says how many lines it has
-// skipped. Position: lines written since the ring was made, modulo 2^32. The stamp stands for the position, so what an
-// earlier lap left there is not taken for news. The seal stands for everything: it arrives last, or, where nothing
-// promises that (H12), there is a sum of the payload in it.
+// A ring is filled from its end to its beginning, for two reasons. The reader knows where the next record ends before
+// it knows how long that is. And the words stand behind the payload, so they arrive last where the device keeps the
+// order. A record that does not fit before the beginning stands at the end, and says how many lines it has skipped. A
+// position is the number of lines written since the ring was made, modulo 2^32. The stamp stands for the position, so a
+// record that an earlier lap left there is not taken for a new one. The seal stands for the whole record: it arrives
+// last, or, where nothing promises that (H12), it contains a sum of the payload.
 //
-// Thread safety: pure functions, but for reading what a peer writes, which is by atomic words.
+// Thread safety: pure functions. Memory that a peer writes is read by atomic words (worker/write_ring.hpp).
 #pragma once
 
 #include <algorithm>
@@ -28,14 +28,14 @@
 
 namespace pollcore {
 
-/// The longest message in a ring of so many lines: a quarter of it, so that there is room for it, and for what it
-/// skips, before the peer says again what it has read.
+/// The longest message in a ring of so many lines: a quarter of it, so that there is room for the message, and for the
+/// lines that it skips, before the peer grants more.
 [[nodiscard]] constexpr std::uint32_t ring_message_max(std::uint32_t lines) noexcept {
     return lines / 4 * kCacheLine - kRecordTail;
 }
 
-/// A sum of the payload, in which no part of an old message goes unnoticed. Not against people, who may write what they
-/// like.
+/// A sum of the payload, by which no part of an old message goes unnoticed. It does not protect from an attacker, who
+/// may write any payload and sum.
 class PayloadSum {
 public:
     void add(const std::byte* bytes, std::size_t size) noexcept {
@@ -118,7 +118,7 @@ struct RingTarget {
     std::uint32_t rkey = 0;
     std::uint32_t lines = 0;
     std::uint64_t seed = 0;
-    bool sums = true;  ///< the seal of a record has its payload in it
+    bool sums = true;  ///< the seal of a record contains a sum of its payload
 };
 
 /// What a record needs beside its payload, while it is on its way. Registered memory.

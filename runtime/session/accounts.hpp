@@ -1,5 +1,5 @@
-// What a session has in flight, as its own side counts it: per queue pair, per shared receive queue, and in all. Beside
-// it stands what the worker publishes, in the session's block.
+// A session's requests in flight, as its own side counts them: per queue pair, per shared receive queue, and in all.
+// Also reads what the worker publishes in the session's block.
 //
 // Thread safety: the session's.
 #pragma once
@@ -18,7 +18,7 @@
 
 namespace pollcore {
 
-/// One queue pair's.
+/// The account of one queue pair.
 class QpAccount {
 public:
     QpAccount() = default;
@@ -27,7 +27,7 @@ public:
     [[nodiscard]] std::uint16_t generation() const noexcept { return generation_; }
     [[nodiscard]] std::uint32_t sends() const noexcept { return sends_; }
     [[nodiscard]] std::uint32_t recvs() const noexcept { return recvs_; }
-    /// As last seen.
+    /// Retired sends, as last seen.
     [[nodiscard]] std::uint32_t retired() const noexcept { return retired_seen_; }
 
     void count_sends(std::uint32_t n) noexcept { sends_ += n; }
@@ -40,7 +40,7 @@ public:
         retired_seen_ = count;
     }
 
-    // What an ordinary request may be, and what it may have, as long as QpRecord::status is what it was.
+    // Opcodes and limits of ordinary requests. They hold as long as QpRecord::status does not change.
     [[nodiscard]] bool knows(std::uint64_t status) const noexcept { return known_status_ == status; }
     void learn(std::uint64_t status, OpcodeMask opcodes, std::uint32_t send_depth) noexcept;
     [[nodiscard]] bool admits(RequestHead head) const noexcept { return head.is_one_of(ordinary_); }
@@ -51,9 +51,9 @@ public:
     [[nodiscard]] std::uint32_t send_depth() const noexcept { return send_depth_; }
     [[nodiscard]] std::uint32_t inline_max() const noexcept { return inline_max_; }
 
-    /// Of the life that is counted (Life::epoch).
+    /// The epoch of the life that is counted (Life::epoch).
     [[nodiscard]] std::uint16_t epoch() const noexcept { return epoch_; }
-    /// The generation has come again, and nothing of the life before is in flight.
+    /// Begins a new life: the generation has come again, and nothing of the old life is in flight.
     void begin_epoch(std::uint16_t epoch) noexcept {
         if (sends_ != 0 || recvs_ != 0) {
             *this = QpAccount(generation_);
@@ -63,7 +63,7 @@ public:
     }
 
 private:
-    static constexpr unsigned kShort = 8;  // in ordinary_, where those begin that admits_short() is about
+    static constexpr unsigned kShort = 8;  // bit of ordinary_ at which the opcodes for admits_short() begin
 
     std::uint64_t known_status_ = 0;
     std::uint32_t send_depth_ = 0;
@@ -98,7 +98,7 @@ public:
     [[nodiscard]] std::uint64_t status(std::uint32_t index) const noexcept {
         return records_[index].status.load(std::memory_order_acquire);
     }
-    /// With flow control: the longest message that the peer receives; any, as long as it has not said.
+    /// With flow control: the longest message that the peer receives; no limit until the peer has announced it.
     [[nodiscard]] std::uint32_t message_max(std::uint32_t index) const noexcept {
         const std::uint32_t longest =
             MessageLimitsWord::unpack(records_[index].longest.load(std::memory_order_relaxed)).message_max;
@@ -114,32 +114,34 @@ public:
 
     // ---- Room (I3) ----
 
-    /// Requests beside those that are owed a completion. `given_back`: completions whose places the worker knows to be
-    /// free. More than the slots may be owed, where messages of pools were taken and their places not yet given back.
+    /// How many more requests may be accepted. Completions are counted here, not slots (D13). `given_back`: completions
+    /// whose places the worker knows to be free. More completions than slots may be owed, while messages of pools were
+    /// taken and their places not yet given back.
     [[nodiscard]] [[gnu::always_inline]] std::uint64_t room(std::uint64_t given_back) const noexcept {
         const std::uint64_t owed = accepted_ + pooled_taken_ - retired_seen_ - given_back;
         return completion_slots_ - std::min<std::uint64_t>(owed, completion_slots_);
     }
-    /// What the worker has retired meanwhile.
+    /// Reads how much the worker has retired.
     void refresh() noexcept { retired_seen_ = header_.retired.load(std::memory_order_acquire); }
 
     // ---- Queue pairs ----
 
     [[nodiscard]] QpAccount& at(std::uint32_t index) noexcept { return qps_[index]; }
     [[nodiscard]] const QpAccount& at(std::uint32_t index) const noexcept { return qps_[index]; }
-    /// Whatever index the handle has.
+    /// The account at the handle's index, which may be any.
     [[nodiscard]] QpAccount& of(QpHandle qp) noexcept { return qps_[qp.index & qps_mask_]; }
-    /// The index was given to another queue pair, or another life: nothing of the old one is in flight any more.
+    /// The account of `qp`. It begins anew if the index was given to another queue pair, or another life: nothing of
+    /// the old one is in flight any more.
     [[nodiscard]] [[gnu::always_inline]] QpAccount& renewed(QpHandle qp) noexcept {
         QpAccount& account = qps_[qp.index];
         if (account.generation() != qp.generation) [[unlikely]] {
-            // What it completed with may stand in the ring.
+            // Its completions may stand in the ring.
             past_lives_ = past_lives_ || account.sends() != 0;
             account = QpAccount(qp.generation);
         }
         return account;
     }
-    /// The ring may hold completions of a queue pair's life before.
+    /// Whether the ring may hold completions of a queue pair's earlier life.
     [[nodiscard]] bool past_lives() const noexcept { return past_lives_; }
     /// The ring was seen to be empty.
     void forget_past_lives() noexcept { past_lives_ = false; }
@@ -152,7 +154,7 @@ public:
     /// Completions that no request of this session asked for.
     [[nodiscard]] std::uint64_t pooled_taken() const noexcept { return pooled_taken_; }
 
-    /// `n` ordinary requests, which the queue pairs' accounts have.
+    /// Counts `n` ordinary requests, which the queue pairs' accounts have already.
     void count_ordinary(std::uint64_t n) noexcept { accepted_ += n; }
     [[gnu::always_inline]] void count(const WorkRequest& request) noexcept {
         ++accepted_;
@@ -173,7 +175,7 @@ public:
 
     // ---- Shared receive queues ----
 
-    /// Receives in flight; 0 of a queue that this session has posted none to.
+    /// Receives in flight; 0 for a queue that this session has posted none to.
     [[nodiscard]] std::uint32_t shared_recvs(SrqHandle srq) const noexcept {
         const SrqAccount& mine = srqs_[srq.index % kSrqsMax];
         return mine.generation == srq.generation ? mine.outstanding : 0;
@@ -185,9 +187,9 @@ public:
     }
     [[nodiscard]] SrqHandle srq_at(std::uint16_t index) const noexcept { return {index, srqs_[index].generation}; }
 
-    /// The daemon is gone: `left` requests of all are in flight, so all others have ended one way or another. `polled`:
-    /// completions that were taken. Of the two places where the worker counted what it retired, one may be a burst
-    /// behind.
+    /// The daemon is gone and `left` requests are in flight, so all others have completed or were retired. `polled`:
+    /// completions that were taken. The number of retired ones is derived from these: the worker counts it at two
+    /// places, and one may be a burst behind.
     void settle_retired(std::uint64_t left, std::uint64_t polled) noexcept {
         retired_seen_ = accepted_ - polled + pooled_taken_ - left;
     }

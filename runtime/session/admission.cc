@@ -7,8 +7,8 @@ namespace pollcore {
     accounts_.refresh();
 }
 
-/// The generation has come again, and nothing of the life that the account is of is in flight any more. False as long
-/// as what that one completed with may stand in the ring.
+/// Begins a new life of a queue pair whose generation has come again: nothing of the old life is in flight any more.
+/// False as long as completions of the old life may stand in the ring.
 [[gnu::cold, gnu::noinline]] bool SessionCore::begin_epoch(QpAccount& account, std::uint16_t epoch) noexcept {
     if ((account.sends() != 0 || account.recvs() != 0) && (inbox_.ready() || inbox_.awaits_reply())) {
         return false;
@@ -17,7 +17,7 @@ namespace pollcore {
     return true;
 }
 
-/// The worker has told this session nothing of the queue pair.
+/// Refuses a queue pair of which the worker has told this session nothing.
 [[gnu::noinline]] Refusal SessionCore::refuse_unknown(QpHandle qp) const noexcept {
     return host_->has_queue_pair(qp) ? Refusal::no_share : Refusal::stale_handle;
 }

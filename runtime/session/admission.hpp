@@ -1,5 +1,6 @@
-// What decides whether a request is taken (I3). admit() asks everything. What it has let through once is known, and
-// more of it passes by admits_at_once() and ordinary_room(). All of it is inlined into each way of submitting.
+// Decides whether a request is taken (I3). admit() checks everything. It remembers what it let through on a queue pair,
+// and further requests of that kind pass by admits_at_once() and ordinary_room() (D8). All of this is inlined into each
+// way of submitting.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +11,7 @@
 
 namespace pollcore {
 
-/// Of `n` requests or completions that are given to no session.
+/// The result for `n` requests or completions that are given to no session.
 constexpr Submitted without_session(std::size_t n) noexcept {
     return {0, n == 0 ? Refusal::none : Refusal::session_closed};
 }
@@ -26,14 +27,14 @@ constexpr Submitted without_session(std::size_t n) noexcept {
     return accounts_.room(inbox_.given_back()) != 0;
 }
 
-/// RingProducer::reserve.
+/// RingProducer::reserve. Also keeps an awaited answer that stands in one of these slots.
 [[gnu::always_inline]] inline std::size_t SessionCore::reserve_slots(std::size_t wanted) noexcept {
     const std::size_t n = submissions_.reserve(wanted);
     inbox_.make_way(n);
     return n;
 }
 
-/// What every request needs: the slots of its own and one for its completion.
+/// Checks what every request needs: its own slots, and one for its completion.
 [[gnu::always_inline]] inline Refusal SessionCore::admit_slots(std::uint32_t slots, std::size_t ahead) noexcept {
     if (!completion_room()) {
         return Refusal::completion_ring_full;
@@ -45,7 +46,7 @@ constexpr Submitted without_session(std::size_t n) noexcept {
     return Refusal::none;
 }
 
-/// So many requests have room whatever they are. Where each has to be noted, none goes this way.
+/// How many of `wanted` requests have room, whatever they are. 0 where each request has to be noted in the log.
 [[gnu::always_inline]] inline std::size_t SessionCore::ordinary_room(std::size_t wanted) noexcept {
     if ((attention_ & (kUnusable | kLogged)) != 0) [[unlikely]] {
         return 0;
@@ -61,8 +62,8 @@ constexpr Submitted without_session(std::size_t n) noexcept {
 
 // ---- What a request says ----
 
-/// For a plain request: the account of its queue pair, when all that admit() looks at of that is as it was when it let
-/// a request through, and another one has room. Else null.
+/// For a plain request: the account of its queue pair, if the queue pair is as it was when admit() let a request
+/// through, and has room for another one. Else null.
 [[gnu::always_inline]] inline QpAccount* SessionCore::known(RequestHead head, std::uint32_t inline_length) noexcept {
     const std::uint32_t index = head.qp_index();
     if (index > accounts_.qps_mask()) [[unlikely]] {
@@ -81,7 +82,7 @@ constexpr Submitted without_session(std::size_t n) noexcept {
            (mine->admits(head) || (mine->admits_short(head) && bytes <= accounts_.message_max(head.qp_index())));
 }
 
-// Each way of submitting has only those checks that it can fail.
+// Inlined, so that each way of submitting has only the checks that can fail there.
 [[gnu::always_inline]] inline Refusal SessionCore::admit(const WorkRequest& request, std::uint32_t num_sge,
                                                          std::uint32_t inline_length, std::uint64_t bytes,
                                                          std::uint32_t slots, std::size_t ahead) noexcept {
@@ -185,7 +186,7 @@ constexpr Submitted without_session(std::size_t n) noexcept {
     return admit_slots(slots, ahead);
 }
 
-/// Admits a request that has its SGE, if any, in itself.
+/// Admits a request whose only SGE, if any, is request.sge.
 [[gnu::always_inline]] inline Refusal SessionCore::admit_own(const WorkRequest& request, std::size_t ahead) noexcept {
     return request.num_sge == 1 ? admit(request, 1, 0, request.sge.length, 1, ahead)
                                 : admit_without_sge(request, ahead);

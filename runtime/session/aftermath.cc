@@ -1,4 +1,4 @@
-// Completions that no worker makes: of what nobody took, and of what was in flight when the daemon ended.
+// Completions that no worker makes: for requests that no worker took, and for those in flight when the daemon ended.
 #include <utility>
 
 #include "session/refused_completion.hpp"
@@ -6,7 +6,7 @@
 
 namespace pollcore {
 
-/// The session has ended; are there completions that poll() makes by itself?
+/// Whether poll() has completions to make by itself, in a session that has ended.
 bool SessionCore::left_to_complete() noexcept {
     if (logs() && header_.closed.load(std::memory_order_acquire) == SessionHeader::kDaemonGone) {
         take_stock();
@@ -23,7 +23,7 @@ template <class Record>
 template std::size_t SessionCore::complete_rest(std::uint32_t, std::span<Completion>) noexcept;
 template std::size_t SessionCore::complete_rest(std::uint32_t, std::span<WideCompletion>) noexcept;
 
-/// How much is in flight, now that no worker changes it any more.
+/// Counts what is in flight, once no worker changes that any more.
 [[gnu::cold]] void SessionCore::take_stock() noexcept {
     if (std::exchange(stock_taken_, true)) {
         return;
@@ -42,7 +42,7 @@ template std::size_t SessionCore::complete_rest(std::uint32_t, std::span<WideCom
     accounts_.settle_retired(gone_left_, inbox_.taken());
 }
 
-// What was in flight when the daemon died, in its ring or in its hands (I1).
+// Completes requests that were in flight when the daemon died, in the ring or taken by the daemon (I1).
 template <class Record>
 [[gnu::cold, gnu::noinline]] std::size_t SessionCore::complete_gone(std::span<Record> out) noexcept {
     take_stock();
@@ -86,7 +86,7 @@ template <class Record>
     return n;
 }
 
-// Requests that were accepted while the runtime stopped on another thread: no worker will take them (I1).
+// Completes requests that were accepted while the runtime stopped on another thread: no worker will take them (I1).
 template <class Record>
 [[gnu::cold, gnu::noinline]] std::size_t SessionCore::complete_untaken(std::span<Record> out) noexcept {
     attention_ |= kUnusable;

@@ -1,9 +1,9 @@
 // Events that wait until the application takes them.
 //
 // Thread safety: all calls from any thread.
-// Invariants: at most kEventsMax wait. When they do, the oldest are kept and later ones only counted: the first of a
-// burst says what happened, and what follows is often the same again (Soft-RoCE reports an overrun once per lost
-// CQE). fd() is readable while next() has something to give, and once closed for good.
+// Invariants: at most kEventsMax events wait. When so many wait, later ones are only counted: the first event of a
+// burst says what happened, and the others often repeat it (Soft-RoCE reports an overrun once per lost CQE). fd() is
+// readable while next() has something to give, and always once close() was called.
 #pragma once
 
 #include <chrono>
@@ -23,9 +23,9 @@ public:
 
     /// False when there was no room.
     bool push(Event event);
-    /// There was no memory for one: whoever meets the gap is told, as if there was no room.
+    /// Counts an event that there was no memory for, as if there was no room: the application sees the gap (D29).
     void lose() noexcept;
-    /// Nothing more comes. Who waits learns of it.
+    /// No more events come. Wakes the threads that wait.
     void close() noexcept;
 
     /// The oldest; nothing when none came within the time. Throws Error(ESHUTDOWN) when none is left and none will

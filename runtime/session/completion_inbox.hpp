@@ -1,9 +1,9 @@
-// What comes back to a session: the completion ring, and the line of a request that may be answered there.
+// The completions of a session: the completion ring, and the line of a request that may be answered there (D50).
 //
-// At most one request is marked at a time, and when it is submitted nothing else of this session is in flight on its
-// send queue, nor stands in the ring of it. So whatever else of that queue this session is given comes after it. take()
-// looks at its slot and at the completion ring, and one of them says that it has ended. The worker's side:
-// worker/worker_session.hpp.
+// At most one request is marked at a time. When it is submitted, this session has nothing else in flight on its send
+// queue, and no completion of that queue stands in the ring. So all other completions of that queue come after it.
+// take() looks at the request's slot and at the completion ring, and one of them says that the request has ended. The
+// worker's side: worker/worker_session.hpp.
 //
 // Thread safety: the session's.
 #pragma once
@@ -38,13 +38,13 @@ public:
     CompletionInbox(const CompletionInbox&) = delete;
     CompletionInbox& operator=(const CompletionInbox&) = delete;
 
-    /// Is there a completion, wherever it stands?
+    /// Whether there is a completion, wherever it stands.
     [[nodiscard]] bool ready() const noexcept { return completions_.ready() || has_reply(); }
-    /// A request's line is looked at, beside the ring.
+    /// Whether a request's line is looked at, beside the ring.
     [[nodiscard]] bool awaits_reply() const noexcept { return awaited_ != 0; }
 
-    /// Takes up to `out.size()`. `Settle` writes what ended into the books: ends(completion), of any, and sends(qp, n),
-    /// of ordinary sends.
+    /// Takes up to `out.size()` completions. `settle` takes requests off the accounts: ends(completion) for any
+    /// request, sends(qp, n) for n ordinary sends.
     template <class Record, class Settle>
     [[nodiscard]] [[gnu::always_inline]] std::size_t take(std::span<Record> out, Settle&& settle) noexcept {
         if (awaited_ != 0) {
@@ -57,15 +57,15 @@ public:
     [[nodiscard]] [[gnu::always_inline]] std::uint64_t taken() const noexcept {
         return (completions_.released() >> wide_) + replied_;
     }
-    /// Those of them whose places the worker knows to be free.
+    /// Taken completions whose places the worker knows to be free.
     [[nodiscard]] [[gnu::always_inline]] std::uint64_t given_back() const noexcept {
         return (completions_.published() >> wide_) + replied_;
     }
-    /// The worker gets to know of all.
+    /// Tells the worker of all places that are free.
     void give_back() noexcept { completions_.publish(); }
 
-    /// A request was counted and is being written into the next slot, alone in its send queue if `alone`. Bits for its
-    /// last word.
+    /// Bits for the last word of a request that was counted and is being written into the next slot. `alone`: it is
+    /// this session's only one in its send queue.
     [[nodiscard]] [[gnu::always_inline]] std::uint64_t expect_reply(RequestHead head, bool alone) noexcept {
         if (marked_ || wide_ != 0 || (head.flags() & kSignaled) == 0 ||
             !allows(RequestHead::kRepliable, head.opcode()) || !alone) {
@@ -75,8 +75,8 @@ public:
         awaited_ = submissions_.produced() + 1;
         return std::uint64_t{RequestHead::kReplyInLine} << RequestHead::kFlags;
     }
-    /// The next `n` slots are about to be written. When the worker has given back that of the marked request, an answer
-    /// stands there already, and is kept, or the completion comes by the ring.
+    /// To be called before the next `n` slots are written. If the marked request's slot is one of them, an answer that
+    /// stands there is kept; else the completion comes by the ring.
     [[gnu::always_inline]] void make_way(std::size_t n) noexcept {
         if (awaited_ != 0 && submissions_.produced() + n - awaited_ >= submissions_.capacity()) [[unlikely]] {
             keep_reply();
@@ -85,8 +85,8 @@ public:
 
 private:
     static constexpr std::uint64_t kKept = ~std::uint64_t{0};
-    static constexpr std::uint32_t kFew = 2;  // completions, for which preparing a longer loop does not pay
-    // Where in the last word of a completion its fields stand.
+    static constexpr std::uint32_t kFew = 2;  // up to this many completions, preparing a longer loop does not pay
+    // Positions of fields in the last word of a completion.
     static constexpr unsigned kStatus = 8 * (offsetof(Completion, status) % sizeof(Word));
     static constexpr unsigned kFlags = 8 * (offsetof(Completion, flags) % sizeof(Word));
     static constexpr unsigned kSampledAt = 8 * (offsetof(Completion, sampled_at) % sizeof(Word));
@@ -94,7 +94,7 @@ private:
     [[nodiscard]] static constexpr std::uint32_t sampled_at(std::uint64_t last) noexcept {
         return static_cast<std::uint32_t>(last >> kSampledAt);
     }
-    // A send that succeeded and was not followed: nothing is to be done about it but counting.
+    // Whether it is a send that succeeded and was not followed: it only has to be counted.
     [[nodiscard]] static constexpr bool is_ordinary(std::uint64_t last) noexcept {
         constexpr std::uint64_t kOther = std::uint64_t{0xff} << kStatus |
                                          std::uint64_t{kFromRecvQueue | kPooled | kNotInLine} << kFlags |
@@ -102,7 +102,7 @@ private:
         return (last & kOther) == 0;
     }
 
-    // Completions of one queue pair often stand together: they are counted once for all.
+    // Completions of one queue pair often stand together: they are counted together.
     struct Ended {
         std::uint32_t qp = bits_of(QpHandle{});
         std::uint32_t n = 0;
@@ -111,7 +111,7 @@ private:
             settle.sends(std::bit_cast<QpHandle>(qp), std::exchange(n, 0));
         }
     };
-    // `slot`: the first of a completion's, which is ready, with its last word.
+    // `slot`: the first slot of a completion, which is ready. `last`: its last word.
     template <class Record, class Settle>
     [[gnu::always_inline]] void take_one(Record& record, const Completion* slot, std::uint64_t last, Ended& ended,
                                          Settle&& settle) noexcept {
@@ -120,12 +120,12 @@ private:
             static_cast<CompletionExtension&>(record) =
                 wide_ != 0 ? std::bit_cast<CompletionExtension>(slot[1]) : CompletionExtension{};
         }
-        if (!kAdmission) {  // nothing is in the books
+        if (!kAdmission) {  // there are no accounts
             return;
         }
         const std::uint32_t qp = bits_of(slot->qp);
         if (!is_ordinary(last)) [[unlikely]] {
-            ended.settle(settle);  // what follows looks at the account
+            ended.settle(settle);  // the code below looks at the account
             if ((record.flags & kNotInLine) != 0) {
                 record.flags &= static_cast<std::uint8_t>(~kNotInLine);
                 awaited_ = 0;
@@ -142,7 +142,8 @@ private:
             ended = {qp, 1};
         }
     }
-    // A completion takes kSlots of them. Those of a wide one are published at once, so the first tells of both.
+    // A completion takes kSlots slots. Both slots of a wide one are published together, so the first tells of both
+    // (D39).
     template <std::size_t kSlots, class Record, class Settle>
     [[nodiscard]] [[gnu::always_inline]] std::size_t take_from_ring(std::span<Record> out, Settle&& settle) noexcept {
         Ended ended;
@@ -153,8 +154,8 @@ private:
                 take_one(out[n], &completions_.slot(n * kSlots), last, ended, settle);
             }
         } else {
-            // A worker publishes bursts. Where the last was one, so is this, and asking for all of its lines at once
-            // takes a fifth off the poll.
+            // A worker publishes bursts. After one burst the next is likely, and asking for all of its lines at once
+            // takes a fifth off the poll (D3).
             completions_.prefetch_next(std::min<std::size_t>(last_burst_, out.size()) * kSlots);
             const auto front = completions_.front();
             for (bool more = true; more;) {
@@ -185,8 +186,8 @@ private:
         return wide_ == 0 ? take_from_ring<1>(out, settle) : take_wide(out, settle);
     }
 
-    // The line is looked at after the ring: of what stood in the ring before, nothing is behind an answer that is not
-    // there yet.
+    // The line is looked at after the ring: if the answer is not there yet, all completions seen in the ring come
+    // before it.
     template <class Record, class Settle>
     [[nodiscard]] [[gnu::always_inline]] std::size_t take_awaiting(std::span<Record> out, Settle&& settle) noexcept {
         std::size_t n = 0;
@@ -218,7 +219,7 @@ private:
         (void)submissions_.answered(awaited_ - 1, last);
         return (RequestHead(last).flags() & RequestHead::kReplied) != 0;
     }
-    // From the slot, when it is there.
+    // Reads the answer from the slot, when it is there.
     [[nodiscard]] [[gnu::always_inline]] bool read_reply(Completion& completion) noexcept {
         std::uint64_t last = 0;
         const WorkRequest& request = submissions_.answered(awaited_ - 1, last);
@@ -237,7 +238,7 @@ private:
         }
         return true;
     }
-    // The awaited completion, when it is there.
+    // Takes the awaited completion, when it is there.
     [[nodiscard]] [[gnu::always_inline]] bool take_reply(Completion& completion) noexcept {
         if (awaited_ == kKept) [[unlikely]] {
             completion = kept_;
@@ -255,14 +256,14 @@ private:
     RingConsumer<Completion> completions_;
     const RingProducer<WorkRequest>& submissions_;
     std::uint32_t wide_;            // a completion takes 1 << wide_ slots of the ring
-    std::uint32_t last_burst_ = 0;  // what the last poll that found something took from the ring
-    // One more than the index of the slot where the marked request may be answered; 0: nowhere; kKept: it was, and
-    // kept_ is the answer.
+    std::uint32_t last_burst_ = 0;  // completions that the last successful poll took from the ring
+    // One more than the index of the slot where the marked request may be answered; 0: nowhere; kKept: it was answered,
+    // and kept_ is the answer.
     std::uint64_t awaited_ = 0;
-    std::uint64_t replied_ = 0;  // completions that came so
+    std::uint64_t replied_ = 0;  // completions that came as such answers
     bool marked_ = false;        // a request that was marked to be answered in its line has not completed
     SessionStages& stages_;
-    Completion kept_;  // of a request whose slot was written again before this was polled
+    Completion kept_;  // answer to a request whose slot was written again before the answer was polled
 };
 
 }  // namespace pollcore

@@ -1,4 +1,4 @@
-// From options to what the control side is asked, and from its answers to objects.
+// Turns options into calls of the control side, and its answers into objects.
 #include "pollcore/context.hpp"
 
 #include <bit>
@@ -29,11 +29,11 @@ auto handle_of(const Object* object) noexcept -> decltype(object->handle()) {
     return object == nullptr ? decltype(object->handle()){} : object->handle();
 }
 
-// An object that is given is one that is meant; without a handle it would be taken for none.
+// Refuses an object that was given but is not valid: without a handle it would be taken for none.
 template <class Object>
 void require_valid(const Object* object, const char* what) {
     if (object != nullptr && !object->valid()) {
-        throw Error(EINVAL, std::string(what) + " is closed: it was closed, moved from or never made");
+        throw Error(EINVAL, std::string(what) + " is not open: closed, moved from or never made");
     }
 }
 
@@ -78,7 +78,7 @@ QpSpec spec_of(const QueuePairOptions& options) {
     return spec;
 }
 
-/// The pool ends the region, or else the runtime does.
+/// Makes a pool in `memory`. The pool then ends the region; if it cannot be made, the region ends here.
 ReceivePool pool_in(const std::shared_ptr<ControlSide>& control, MemoryRegion memory, PoolSpec spec,
                     std::uint32_t message_max, std::uint32_t stride) {
     spec.region = memory.id();

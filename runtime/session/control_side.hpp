@@ -1,9 +1,10 @@
-// What an application may ask of the control side of a runtime, whichever process that lives in.
+// The calls that an application may make to the control side of a runtime, in whichever process that lives.
 //
-// The objects of include/pollcore (QueuePair, MemoryRegion, ...) are made of handles and numbers, and ask one of these:
-// RuntimeState, whose control thread is in this process, or AttachedState, which sends the question to a daemon.
+// The objects of include/pollcore (QueuePair, MemoryRegion, ...) are made of handles and numbers, and call a
+// ControlSide: RuntimeState, whose control thread is in this process, or AttachedState, which sends the call to a
+// daemon.
 //
-// Thread safety: every function, from any thread. They block until it is done.
+// Thread safety: every function, from any thread. Each blocks until it is done.
 // Errors: pollcore::Error.
 #pragma once
 
@@ -34,7 +35,7 @@ namespace pollcore {
 
 // ---- Options with names and handles in place of objects. Plain data, since they also cross a socket. ----
 
-/// A protection domain by its number; 0 is the device's default, or, of an attached process, its own default.
+/// The number of a protection domain; 0 is the device's default or, in an attached process, the process's own default.
 using PdId = std::uint32_t;
 
 struct ShareSpec {
@@ -54,8 +55,8 @@ struct QpSpec {
     std::uint32_t rendezvous_share = 0;
     std::uint32_t sges_max = 1;
     std::uint32_t inline_max = 0;
-    SrqHandle srq;    ///< none: it has a receive queue
-    PoolHandle pool;  ///< none: the session posts receives
+    SrqHandle srq;    ///< none: the queue pair has a receive queue of its own
+    PoolHandle pool;  ///< none: the session posts the receives
     PoolHandle rendezvous_pool;
     QpType type = QpType::rc;
     FlowControl flow = FlowControl::off;
@@ -78,20 +79,20 @@ struct SrqSpec {
     std::uint32_t reserved = 0;
 };
 
-/// ReceivePoolOptions or WriteRingOptions, in a region that is there.
+/// ReceivePoolOptions or WriteRingOptions, with the region that the memory is in.
 struct PoolSpec {
     NameText device;
     PdId pd = 0;
     std::uint32_t session = 0;
     std::uint64_t region = 0;
-    std::uint32_t buffers = 0;       ///< of a write ring: messages that the application may have
-    std::uint32_t buffer_bytes = 0;  ///< of a write ring: of the whole
+    std::uint32_t buffers = 0;       ///< write ring: messages that the application may have
+    std::uint32_t buffer_bytes = 0;  ///< write ring: bytes of the whole ring
     bool ring = false;
     std::array<std::uint8_t, 7> reserved{};
 };
 
-/// Bytes from one buffer of a receive pool to the next: whole lines, so that what the application writes to one never
-/// meets the device in the next.
+/// Bytes from one buffer of a receive pool to the next: whole lines, so that the application and the device never write
+/// to one line.
 [[nodiscard]] constexpr std::uint32_t pool_stride(std::uint32_t buffer_bytes) noexcept {
     return (buffer_bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
 }
@@ -144,7 +145,7 @@ public:
     ControlSide& operator=(const ControlSide&) = delete;
 
     [[nodiscard]] bool has_queue_pair(QpHandle qp) const noexcept final { return live_qps.has(qp); }
-    /// By whoever makes and closes them here: QueuePair.
+    /// Written when Context makes and QueuePair closes a queue pair of this process.
     LiveQueuePairs live_qps;
 
     /// Closes all that was made here. False when draining was cut short.
@@ -154,7 +155,7 @@ public:
 
     [[nodiscard]] virtual QpHandle create_qp(const QpSpec& spec) = 0;
     virtual bool close_qp(QpHandle handle) = 0;
-    /// The handle's new generation; whether everything in flight was flushed in time.
+    /// Returns the handle with its new generation, and whether everything in flight was flushed in time.
     virtual std::pair<QpHandle, bool> reset(QpHandle handle) = 0;
     [[nodiscard]] virtual QpInfo info(QpHandle handle) = 0;
     virtual void connect(QpHandle handle, const QpInfo& peer, const PathAttributes& path) = 0;
@@ -188,7 +189,7 @@ public:
 
     [[nodiscard]] virtual AhHandle create_ah(const QpInfo& peer, const PathAttributes& path, const std::string& device,
                                              PdId pd) = 0;
-    /// `grh`: what the buffer of the datagram begins with.
+    /// `grh`: the first bytes of the datagram's buffer.
     [[nodiscard]] virtual AhHandle create_ah(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh,
                                              const std::string& device, PdId pd) = 0;
     virtual void destroy_ah(AhHandle handle) = 0;
@@ -199,7 +200,7 @@ public:
     [[nodiscard]] virtual std::uint32_t limit(SrqHandle handle) = 0;
 
     [[nodiscard]] virtual PoolInfo create_pool(const PoolSpec& spec) = 0;
-    /// Ends its region too.
+    /// Ends the pool and its region.
     virtual void close_pool(PoolHandle handle, std::uint64_t region) = 0;
     [[nodiscard]] virtual std::vector<HeldBuffer> held_buffers(PoolHandle handle) = 0;
 
@@ -213,7 +214,7 @@ public:
 /// Throws Error(EPERM) in a forked child.
 void require_own_process(const ControlSide& control);
 
-/// One that ends in the process that makes it, and in no child of that.
+/// Makes a control side whose destructor runs only in this process, and in no forked child.
 template <class Side, class... Arguments>
 [[nodiscard]] std::shared_ptr<Side> make_control_side(Arguments&&... arguments) {
     return std::shared_ptr<Side>(new Side(std::forward<Arguments>(arguments)...), [](Side* side) {

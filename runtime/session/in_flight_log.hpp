@@ -1,13 +1,13 @@
-// What a session whose worker is in another process has in flight: so that each request gets its completion also when
-// that process dies, and its tables with it.
+// A log of the requests in flight of a session whose worker is in another process. With it each request gets its
+// completion (I1) even when that process dies with its tables.
 //
-// A send or receive queue completes in post order, so its requests in flight are those that were submitted last, and
-// how many these are the session counts anyway: submitting writes an entry, completing does nothing. What completes out
-// of turn, since it was refused, is taken out (forget). Receives of a shared receive queue complete in any order, and
-// are looked for by their tags.
+// A send or receive queue completes in post order (D19), so its requests in flight are the last ones submitted, and the
+// session counts them anyway. Submitting writes an entry; completing does nothing. forget() takes out a request that
+// completes out of turn because it was refused. Receives of a shared receive queue complete in any order, and are
+// looked for by their tags.
 //
-// Thread safety: the session's thread; but prepare() is a control call's, for a queue that the session's thread does
-// not know yet.
+// Thread safety: only the session's thread; except prepare(), which a control call makes for a queue that the session's
+// thread does not know yet.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ struct LoggedRequest {
     Opcode opcode{};
 };
 
-/// Of one queue.
+/// The log of one queue.
 class QueueLog {
 public:
     /// For `depth` requests in flight.
@@ -37,7 +37,7 @@ public:
 
     [[nodiscard]] std::size_t depth() const noexcept { return entries_.size(); }
     void add(const WorkRequest& request) noexcept { at(next_++) = {request.tag, request.opcode}; }
-    /// One of the newest `in_flight` has completed out of turn.
+    /// Takes out one of the newest `in_flight`, which has completed out of turn.
     void forget(std::uint64_t tag, std::uint32_t in_flight) noexcept {
         for (std::uint32_t back = in_flight; back > 0; --back) {
             if (at(next_ - back).tag == tag) {
@@ -60,15 +60,15 @@ private:
     }
 
     std::vector<LoggedRequest> entries_;
-    std::uint32_t next_ = 0;  // modulo 2^32, of which the length is a divisor
+    std::uint32_t next_ = 0;  // modulo 2^32, which is a multiple of the length
 };
 
-/// Of one session.
+/// The logs of one session.
 class InFlightLog {
 public:
     InFlightLog(std::uint32_t qps_max, std::uint32_t srqs_max) : qps_(qps_max), srqs_(srqs_max) {}
 
-    /// The session may have so many requests in flight on the queue pair of this index, whose handle nobody has yet.
+    /// Makes room for that many requests in flight on the queue pair of this index, whose handle nobody has yet.
     void prepare(std::uint16_t qp, std::uint32_t send_depth, std::uint32_t recv_depth) {
         const std::lock_guard lock(mutex_);
         grow(qps_[qp].sends, send_depth);
@@ -79,7 +79,7 @@ public:
         grow(srqs_[srq], depth);
     }
 
-    // Relaxed: who has the handle has what was prepared before.
+    // Relaxed: a thread that has the handle also sees what was prepared before.
     [[nodiscard]] QueueLog& sends(std::uint16_t qp) noexcept { return *qps_[qp].sends.load(std::memory_order_relaxed); }
     [[nodiscard]] QueueLog& recvs(std::uint16_t qp) noexcept { return *qps_[qp].recvs.load(std::memory_order_relaxed); }
     [[nodiscard]] QueueLog& srq(std::uint16_t index) noexcept { return *srqs_[index].load(std::memory_order_relaxed); }
@@ -91,7 +91,7 @@ private:
         Slot recvs{nullptr};
     };
 
-    // The one before stays: completions of the queue pair before may still be polled.
+    // The old log stays: completions of the queue pair that had the index before may still be polled.
     void grow(Slot& slot, std::uint32_t depth) {
         if (const QueueLog* now = slot.load(std::memory_order_relaxed); now == nullptr || now->depth() < depth) {
             owned_.push_back(std::make_unique<QueueLog>(depth));

@@ -28,7 +28,7 @@ void require_valid(const SessionOptions& options) {
                                 std::to_string(most) + " together");
     }
     if (options.device_time && !options.wide_completions) {
-        throw Error(EINVAL, "device_time needs wide_completions, where alone a completion has room for a time stamp");
+        throw Error(EINVAL, "device_time needs wide_completions: only wide completions have room for a time stamp");
     }
 }
 
@@ -58,7 +58,7 @@ void format_session(void* block, const SessionLayout& layout) noexcept {
     new (at_offset<SessionStages>(block, layout.stages())) SessionStages;
     format_ring<WorkRequest>(at_offset<void>(block, layout.submissions()), layout.submission_slots);
     format_ring<Completion>(at_offset<void>(block, layout.completions()), layout.completion_ring_slots());
-    // Release, with the acquire in is_formatted: what is there when this is there.
+    // Release, with the acquire in is_formatted: all else is there before the version.
     std::atomic_ref(header->version).store(SessionHeader::kVersion, std::memory_order_release);
 }
 

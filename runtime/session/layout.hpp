@@ -27,13 +27,13 @@
 
 namespace pollcore {
 
-/// What the worker says of one queue pair to one session. Words, so that each is read whole.
+/// The worker's report to one session on one queue pair. Each field is one word, so that it is read whole.
 struct QpRecord {
     // generation 16 | epoch 16 | cause 8 | sges_max 6 | inline_max 11 | state 3 | flags 4
     std::atomic<std::uint64_t> status{0};
-    // send depth 24 | receive depth 24, of this session | opcodes 16
+    // This session's send depth 24 (D18) | its receive depth 24 | opcodes 16 (D38)
     std::atomic<std::uint64_t> limits{0};
-    // With flow control: the longest message that the peer takes 32, and by rendezvous 32.
+    // With flow control: longest message that the peer receives 32 | longest that it reads by rendezvous 32
     std::atomic<std::uint64_t> longest{0};
 };
 static_assert(sizeof(QpRecord) == 24);
@@ -59,7 +59,7 @@ struct QpLimitsWord {
     }
 };
 
-/// QpRecord::longest, unpacked. 0 as long as the peer has not said.
+/// QpRecord::longest, unpacked. 0 until the peer has announced it.
 struct MessageLimitsWord {
     std::uint32_t message_max = 0;
     std::uint32_t rendezvous_max = 0;
@@ -107,7 +107,8 @@ struct QpStatusWord {
     }
 };
 
-/// The same of one shared receive queue, to the one session that it belongs to; 0 to all others, and when it is closed.
+/// The worker's report to a session on one of its shared receive queues. 0 in all other sessions, and when the queue is
+/// closed.
 struct SrqRecord {
     // generation 16 | sges_max 8 | 8 bits of 0 | depth 32
     std::atomic<std::uint64_t> status{0};
@@ -128,8 +129,8 @@ struct SrqStatusWord {
     }
 };
 
-/// How many unsignaled requests of one session on one queue pair have succeeded. With the generation, so that a count
-/// that begins again is not taken for one that goes on.
+/// How many unsignaled requests of one session on one queue pair have succeeded. The generation tells a count that
+/// begins again from one that goes on.
 struct RetiredWord {
     std::uint16_t generation = 0;
     std::uint32_t count = 0;  ///< modulo 2^32
@@ -151,13 +152,14 @@ struct SessionHeader {
     static constexpr std::uint32_t kMagic = 0x73736553;  // "Sess"
     static constexpr std::uint16_t kVersion = 5;
     static constexpr std::uint16_t kWideCompletions = 1;  ///< feature: completions take two slots of their ring
-    static constexpr std::uint16_t kWorkerSleeps = 2;     ///< feature: who submits looks at worker_sleep
-    static constexpr std::uint32_t kDetached =
-        1;  ///< closed: the worker takes nothing more, and all that it took has completed
-    static constexpr std::uint32_t kDaemonGone = 2;  ///< closed: its process has ended; said by the application's side
+    static constexpr std::uint16_t kWorkerSleeps = 2;     ///< feature: the submitter looks at worker_sleep
+    /// A value of closed: the worker takes nothing more, and all that it took has completed.
+    static constexpr std::uint32_t kDetached = 1;
+    /// A value of closed: the worker's process has ended. The application's side writes it.
+    static constexpr std::uint32_t kDaemonGone = 2;
 
     std::uint32_t magic = kMagic;
-    std::uint16_t version = 0;  ///< kVersion once all else is there
+    std::uint16_t version = 0;  ///< kVersion once all else is written
     std::uint16_t features = 0;
     std::uint32_t qps_max = 0;
     std::uint32_t submission_slots = 0;
@@ -167,12 +169,12 @@ struct SessionHeader {
     // The worker's line.
     alignas(kCacheLine) std::atomic<std::uint64_t> retired{0};  ///< over all queue pairs
     std::atomic<std::uint64_t> throttled{0};  ///< requests that had to wait for the turn of other processes
-    // Written once, so it has a line of its own, which a session that polls in vain keeps in its cache.
+    // Written once. On a line of its own, which stays in the cache of a session that polls in vain.
     alignas(kCacheLine) std::atomic<std::uint32_t> closed{0};  ///< kDetached, kDaemonGone, or 0
-    // A line for each of the two who sleep. It is written by the sleeper, until somebody takes the word to wake it, and
-    // then by that one until the sleeper is awake.
+    // A line for each of the two sleepers (D23). The sleeper writes it until a thread takes the word to wake the
+    // sleeper; then that thread writes it until the sleeper is awake.
     alignas(kCacheLine) SleepWord worker_sleep;
-    std::atomic<std::uint64_t> woken_at{0};  ///< cycles_now() of whoever took it
+    std::atomic<std::uint64_t> woken_at{0};  ///< cycles_now() when worker_sleep was taken
     alignas(kCacheLine) SleepWord application_sleep;
 };
 static_assert(sizeof(SessionHeader) == 5 * kCacheLine);
@@ -185,9 +187,9 @@ struct SessionLayout {
     std::uint32_t qps_max = 0;           ///< a power of two
     std::uint32_t submission_slots = 0;  ///< a power of two
     std::uint32_t completion_slots = 0;  ///< completions that it can hold, a power of two
-    bool wide = false;                   ///< they are WideCompletions, in two slots of the ring each
+    bool wide = false;                   ///< completions are WideCompletions, in two slots of the ring each (D39)
     bool worker_sleeps = false;          ///< SessionHeader::kWorkerSleeps
-    std::uint32_t pool_buffers = 0;      ///< completions beside those, of messages in receive pools
+    std::uint32_t pool_buffers = 0;      ///< further completions, for messages in receive pools
 
     [[nodiscard]] constexpr std::uint32_t completion_ring_slots() const noexcept {
         return std::bit_ceil(completion_slots + pool_buffers) << wide;
@@ -216,12 +218,12 @@ struct SessionLayout {
     }
 };
 
-/// Throws Error(EINVAL) for rings of other sizes than there may be, and for what needs wide completions without them.
+/// Throws Error(EINVAL) for ring sizes that are not allowed, and for options that need wide completions without them.
 void require_valid(const SessionOptions& options);
 
 /// Makes an empty session block in zeroed, cache-line aligned memory of layout.bytes().
 void format_session(void* block, const SessionLayout& layout) noexcept;
-/// Whether another process has formatted the block so, all of it.
+/// Whether another process has formatted the whole block with this layout.
 [[nodiscard]] bool is_formatted(void* block, const SessionLayout& layout) noexcept;
 
 [[nodiscard]] inline SessionHeader* session_header(void* block) noexcept {

@@ -1,5 +1,4 @@
-// Which queue pairs a process has, for the sessions of it that have no part in one: they know nothing of it from their
-// worker.
+// The queue pairs of a process, for its sessions that have no share of one: their worker tells them nothing of it.
 //
 // Thread safety: any.
 #pragma once

@@ -17,7 +17,7 @@ namespace {
 
 ControlSide& alive(const std::shared_ptr<ControlSide>& control, const char* what) {
     if (control == nullptr) {
-        throw Error(EINVAL, std::string(what) + " names nothing: default-constructed, moved from or closed");
+        throw Error(EINVAL, std::string(what) + " is not open: default-constructed, moved from or closed");
     }
     require_own_process(*control);
     return *control;

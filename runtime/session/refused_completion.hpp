@@ -12,7 +12,7 @@ namespace pollcore {
     completion.status = status;
     completion.opcode = completion_opcode(request.opcode);
     completion.flags = is_recv(request.opcode) ? kByRuntime | kFromRecvQueue : kByRuntime;
-    // Whose account the session takes it off.
+    // The session takes the request off the account of this queue.
     if (request.opcode == Opcode::srq_recv) {
         completion.srq = request.srq;
     } else {

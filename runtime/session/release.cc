@@ -1,9 +1,9 @@
-// Buffers that are given back.
+// Gives buffers back to receive pools.
 #include "session/admission.hpp"
 
 namespace pollcore {
 
-// Those of one pool that stand together share a slot of the ring.
+// Buffers of one pool that stand together share a slot of the ring.
 [[gnu::always_inline]] inline Submitted SessionCore::release(std::span<const Completion> completions) noexcept {
     Submitted result;
     if ((attention_ & kUnusable) != 0) {
@@ -11,8 +11,7 @@ namespace pollcore {
         return result;
     }
     std::size_t slots = 0;
-    // What was polled leaves the ring here, as far as the worker can see: a buffer that it gets back may fill the slot
-    // again.
+    // First tell the worker which slots of the completion ring are free: the message of a released buffer may need one.
     inbox_.give_back();
     while (result.accepted < completions.size()) {
         if (!completions[result.accepted].pooled()) {

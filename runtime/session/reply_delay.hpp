@@ -1,8 +1,10 @@
-// When a session that waits for an answer in a request's own line looks there first (base/look.hpp).
+// How long a session that waits for an answer in a request's own line puts off its first look there (D16,
+// base/look.hpp).
 //
-// Just when the answer comes is best: a later look is late, an earlier one keeps the worker from writing it. How long
-// that is depends on the CPUs and the device, so it is learned: a look that finds the answer moves the next one a
-// little to the front, one that does not moves it eight times as far back. So one look in nine is too early.
+// It is best to look just when the answer comes: a later look loses time, and an earlier one delays the worker's write.
+// The best delay depends on the CPUs and the device, so it is learned: a first look that finds the answer makes the
+// delay a little shorter, one that does not makes it longer by eight times as much. So one first look in nine is too
+// early.
 //
 // Thread safety: the session's.
 #pragma once
@@ -24,7 +26,7 @@ public:
         delay_look(cycles_);
         first_ = true;
     }
-    /// What a look has shown.
+    /// Whether a look found the answer. Only the first look after begin() counts.
     [[gnu::always_inline]] void looked(bool found) noexcept {
         if (first_) {
             first_ = false;
@@ -32,14 +34,14 @@ public:
         }
     }
 
-    /// Before the first look, of this core.
+    /// The delay before the first look, in cycles of this core.
     [[nodiscard]] std::uint32_t cycles() const noexcept { return cycles_; }
 
 private:
     static constexpr std::uint32_t kForward = 1;
     static constexpr std::uint32_t kBack = 8;
-    // In cycles. Some 200 between near CPUs, where waiting for the stores costs more than it brings; 300 and more
-    // between far ones. A device takes longer than that, and nobody is kept waiting for it for more than a tenth of a
+    // In cycles. Between near CPUs the delay is some 200, and waiting for the stores costs more than it gains; between
+    // far ones it is 300 and more. A device takes longer than that, but kMost keeps the delay below a tenth of a
     // microsecond.
     static constexpr std::uint32_t kLeast = 10;
     static constexpr std::uint32_t kFar = 250;

@@ -1,5 +1,5 @@
-// The last eight bytes of a work request as one word: which queue pair, and what. One look at it tells whether the
-// request is an ordinary one.
+// The last eight bytes of a work request as one word: queue pair, opcode, flags and number of SGEs. One look at it
+// tells whether the request is an ordinary one.
 //
 // Thread safety: pure.
 #pragma once
@@ -14,33 +14,34 @@
 
 namespace pollcore {
 
-/// A handle as it stands in records.
+/// A handle as a number, as it stands in records.
 [[nodiscard]] constexpr std::uint32_t bits_of(QpHandle handle) noexcept {
     return std::bit_cast<std::uint32_t>(handle);
 }
 
 class RequestHead {
 public:
-    static constexpr std::size_t kWord = offsetof(WorkRequest, qp) / sizeof(std::uint64_t);  ///< which of the request's
+    /// Its index among the request's words.
+    static constexpr std::size_t kWord = offsetof(WorkRequest, qp) / sizeof(std::uint64_t);
     static constexpr unsigned kOpcode = 8 * (offsetof(WorkRequest, opcode) % sizeof(std::uint64_t));
     static constexpr unsigned kFlags = 8 * (offsetof(WorkRequest, flags) % sizeof(std::uint64_t));
     static constexpr unsigned kNumSge = 8 * (offsetof(WorkRequest, num_sge) % sizeof(std::uint64_t));
     static_assert(kOpcode == 32 && kFlags == 40 && kNumSge == 48 && offsetof(WorkRequest, ring_lap) == 63);
 
-    // Two bits beside the flags of a caller's. A session sets the first, where the worker may write the completion in
-    // the request's own line (worker/worker_session.hpp); the worker then sets the second.
+    // Two bits beside the caller's flags (D50). The session sets kReplyInLine where the worker may write the completion
+    // into the request's own line (worker/worker_session.hpp); the worker sets kReplied when it has done so.
     static constexpr std::uint8_t kReplyInLine = 1 << 6;
     static constexpr std::uint8_t kReplied = 1 << 7;
-    /// The word that then holds Completion::byte_len and, above it, sampled_at.
+    /// The word in which the answer stands: Completion::byte_len and, above it, sampled_at.
     static constexpr std::size_t kReplyWord = offsetof(WorkRequest, swap) / sizeof(std::uint64_t);
     static_assert(((kFence | kSignaled | kSolicited | kInline) & (kReplyInLine | kReplied)) == 0);
 
-    /// What may be marked so: all that is said of its success is how long it was.
+    /// Opcodes of requests that may be answered in their own line: a success says nothing but its length.
     static constexpr OpcodeMask kRepliable = kInlineOpcodes | opcode_bit(Opcode::rdma_read) |
                                              opcode_bit(Opcode::atomic_cmp_and_swp) |
                                              opcode_bit(Opcode::atomic_fetch_and_add);
 
-    /// What ordinary requests post: it needs no operands but an address, a key and an immediate.
+    /// Opcodes of ordinary requests: they need no operands but an address, a key and an immediate.
     static constexpr OpcodeMask kOrdinary = opcode_bit(Opcode::rdma_write) | opcode_bit(Opcode::rdma_write_with_imm) |
                                             opcode_bit(Opcode::send) | opcode_bit(Opcode::send_with_imm) |
                                             opcode_bit(Opcode::rdma_read);
@@ -59,10 +60,10 @@ public:
         return static_cast<std::uint32_t>(word_ >> kNumSge & 0xff);
     }
 
-    /// One of the first eight opcodes, known flags and kReplyInLine without those of `but`, and one SGE at most.
-    /// `opcode()` is one of a mask's bits then.
+    /// Whether the request has one of the first eight opcodes, at most one SGE, and no flags but the known ones and
+    /// kReplyInLine, without those in `but`. Only then may is_one_of() be asked.
     [[nodiscard]] constexpr bool is_plain(unsigned but = 0) const noexcept { return (word_ & not_plain(but)) == 0; }
-    /// That, with one SGE.
+    /// Whether is_plain() holds, with exactly one SGE.
     [[nodiscard]] constexpr bool is_plain_with_sge(unsigned but) const noexcept {
         constexpr std::uint64_t kOne = std::uint64_t{1} << kNumSge;
         return (word_ & (not_plain(but) | kOne)) == kOne;
@@ -71,7 +72,7 @@ public:
         return (opcodes >> (word_ >> kOpcode & 7) & 1) != 0;
     }
 
-    /// The same of an inline payload.
+    /// The head of this request with an inline payload.
     [[nodiscard]] constexpr RequestHead as_inline() const noexcept {
         return RequestHead((word_ & ~(std::uint64_t{0xff} << kNumSge)) | std::uint64_t{kInline} << kFlags);
     }

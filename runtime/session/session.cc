@@ -1,4 +1,4 @@
-// A session's life, completions out, and what it can be asked.
+// A session's life, its completions, and the questions that it answers.
 #include "pollcore/session.hpp"
 
 #include <unistd.h>
@@ -34,7 +34,7 @@ bool SessionHost::is_forked() const noexcept {
     return ::getpid() != process_;
 }
 
-// ---- Its life ----
+// ---- Life ----
 
 SessionCore::SessionCore(std::shared_ptr<SessionHost> host, void* block, const SessionLayout& layout, Options options)
     : submissions_(at_offset<void>(block, layout.submissions()), layout.submission_slots),
@@ -70,7 +70,7 @@ void SessionCore::close() noexcept {
 [[gnu::cold]] void SessionCore::check_user(std::uint64_t& user) const noexcept {
     thread_local const auto self = static_cast<std::uint64_t>(::gettid());
     std::uint64_t before = 0;
-    // Relaxed: it orders nothing, and finds who came first.
+    // Relaxed: it orders nothing, and only finds the first thread.
     if (!std::atomic_ref(user).compare_exchange_strong(before, self, std::memory_order_relaxed) && before != self) {
         std::array<char, 160> text{};
         fmt::format_to_n(text.data(), text.size() - 1,
@@ -92,13 +92,14 @@ struct SessionCore::Settle {
 template <class Record>
 [[gnu::always_inline]] inline std::size_t SessionCore::poll(std::span<Record> out) noexcept {
     if (const std::size_t n = inbox_.take(out, Settle{*this}); n > 0) {
-        submissions_.prefetch();  // what comes is often answered
+        submissions_.prefetch();  // a completion is often answered with a request (D3)
         return n;
     }
     if (accounts_.past_lives() && !out.empty()) [[unlikely]] {
         accounts_.forget_past_lives();
     }
-    // Acquire, with the worker's release when it lets the session go: what it took, and the last completions.
+    // Acquire, with the worker's release when it lets the session go: we see how much it took, and the last
+    // completions.
     if (const std::uint32_t closed = header_.closed.load(std::memory_order_acquire); closed != 0 && !inbox_.ready())
         [[unlikely]] {
         return complete_rest(closed, out);
@@ -106,7 +107,7 @@ template <class Record>
     return 0;
 }
 
-// ---- What it can be asked ----
+// ---- Questions ----
 
 std::uint32_t SessionCore::retired(QpHandle qp) noexcept {
     if (qp.index > accounts_.qps_mask()) {
@@ -149,7 +150,7 @@ StageLatency SessionCore::stage_latency() const noexcept {
     return {stages_.submission_ring.read(), stages_.device.read(), stages_.completion_ring.read()};
 }
 
-// ---- As Session has them ----
+// ---- The calls of Session ----
 
 Session::Session() noexcept = default;
 Session::Session(std::unique_ptr<SessionCore> core) noexcept : core_(std::move(core)) {}

@@ -1,13 +1,13 @@
-// A session as the application's thread has it: what stands behind pollcore::Session.
+// The implementation of pollcore::Session, on the application's thread.
 //
-//   admission.hpp  what decides whether a request is taken (I3); admission.cc: what is rare of it
-//   submission.cc  how requests are written
-//   release.cc     buffers that are given back
-//   session.cc     completions out, and what the session can be asked; settling.cc: what is rare of it
+//   admission.hpp  decides whether a request is taken (I3); admission.cc: its rare cases
+//   submission.cc  writes requests
+//   release.cc     gives buffers back
+//   session.cc     takes completions, and answers questions; settling.cc: its rare cases
 //   waiting.cc     wait(), arm()
 //   aftermath.cc   completions that no worker makes
 //
-// Thread safety: the session's, but for stage_latency().
+// Thread safety: only the session's thread; stage_latency() any thread.
 #pragma once
 
 #include <chrono>
@@ -33,8 +33,8 @@ public:
         std::uint32_t id = 0;
         std::uint32_t worker = 0;
         SessionWaking waking{};
-        /// Where the worker may end without a word, since it is in another process; null: whoever serves this session
-        /// ends it in order.
+        /// Set if the worker may end without a word, since it is in another process. Null: the worker ends the session
+        /// in order.
         std::shared_ptr<InFlightLog> log{};
         bool check_thread = false;  ///< SessionOptions::check_thread
     };
@@ -44,7 +44,7 @@ public:
     SessionCore(const SessionCore&) = delete;
     SessionCore& operator=(const SessionCore&) = delete;
 
-    // As Session has them.
+    // The calls of Session.
     [[nodiscard]] Refusal try_submit(const WorkRequest& request) noexcept;
     Submitted try_submit(std::span<const WorkRequest> requests) noexcept;
     [[nodiscard]] Refusal try_submit(const WorkRequest& request, std::span<const Sge> sges) noexcept;
@@ -53,7 +53,8 @@ public:
     template <class Record>
     [[nodiscard]] std::size_t poll(std::span<Record> out) noexcept;
     [[nodiscard]] bool wait(std::chrono::nanoseconds timeout) noexcept;
-    /// What wait() does, in parts: before the first look; after each of one's own looks; and the looks from then on.
+    /// wait() in parts, for a caller that begins with looks of its own: begin_to_look() before the first look, looked()
+    /// after each, and look_on() for all later ones.
     [[gnu::always_inline]] void begin_to_look() noexcept {
         if (inbox_.awaits_reply()) {
             reply_delay_.begin();
@@ -64,7 +65,7 @@ public:
     [[nodiscard]] bool arm() noexcept;
     [[nodiscard]] int event_fd() const noexcept { return waking_.application_fd; }
     [[nodiscard]] std::uint32_t retired(QpHandle qp) noexcept;
-    /// Of a queue pair that the session has a part in; else of one that is closed.
+    /// The status of a queue pair; that of a closed one if the session has no share of it.
     [[nodiscard]] QpStatusWord status(QpHandle qp) const noexcept;
     [[nodiscard]] MessageLimitsWord message_limits(QpHandle qp) const noexcept;
     [[nodiscard]] SessionFigures figures() noexcept;
@@ -73,8 +74,8 @@ public:
     [[nodiscard]] std::uint32_t worker() const noexcept { return worker_; }
     void close() noexcept;
 
-    /// Each call that changes something begins with this; close() may come from whoever ends the session. `user`: the
-    /// thread that uses it, or 0.
+    /// Each call that changes something begins with this, except close(), which any thread that ends the session may
+    /// call. `user`: the thread that uses the session, or 0.
     [[gnu::always_inline]] void check_thread(std::uint64_t& user) const noexcept {
         if ((attention_ & kThreadChecked) != 0) [[unlikely]] {
             check_user(user);
@@ -119,7 +120,7 @@ private:
     void follow_one_of(std::span<const WorkRequest> requests) noexcept;
     void wake_worker() noexcept;
 
-    /// After each commit.
+    /// To be called after each commit.
     [[gnu::always_inline]] void submitted() noexcept;
 
     // settling.cc
@@ -154,12 +155,12 @@ private:
     CompletionInbox inbox_;
     Accounts accounts_;
     SessionHeader& header_;
-    std::uint8_t attention_ = 0;  // 0: an open session that needs no care
+    std::uint8_t attention_ = 0;  // 0: an open session without special cases
     bool worker_sleeps_ = false;
     bool summing_ = false;           // the request that was just admitted needs the sum of its payload
     bool wants_slots_ = false;       // a submission found the ring full, and wait() or arm() has not told of new room
-    std::uint64_t next_sample_ = 0;  // the next that is followed is the first for which as many were accepted
-    std::uint32_t followed_ = 0;     // requests that were
+    std::uint64_t next_sample_ = 0;  // a request is followed next when this many were accepted
+    std::uint32_t followed_ = 0;     // requests followed so far
     std::uint64_t refused_ = 0;
     // Cold.
     ReplyDelay reply_delay_;
@@ -167,14 +168,14 @@ private:
     SessionWaking waking_;
     std::uint32_t id_;
     std::uint32_t worker_;
-    std::uint64_t retired_told_ = 0;  // by wait() or arm()
-    bool end_told_ = false;           // by arm()
+    std::uint64_t retired_told_ = 0;  // retired requests that wait() or arm() has told of
+    bool end_told_ = false;           // arm() has told of the session's end
     std::shared_ptr<InFlightLog> log_;
-    std::uint64_t untaken_slots_ = 0;  // of those that no worker will take, completed here
+    std::uint64_t untaken_slots_ = 0;  // slots of requests that no worker will take, and that were completed here
     std::uint64_t untaken_requests_ = 0;
     bool stock_taken_ = false;      // the daemon is gone, and what is left is known
     std::uint32_t gone_left_ = 0;   // requests that complete as daemon_gone
-    std::uint32_t gone_index_ = 0;  // queues below have none
+    std::uint32_t gone_index_ = 0;  // queues below this index have no requests left
     std::shared_ptr<SessionHost> host_;
 };
 
@@ -196,7 +197,7 @@ inline void SessionCore::settle(const Completion& completion) noexcept {
     }
 }
 
-// A worker that never sleeps costs no more than the question.
+// With a worker that never sleeps this costs only the question.
 inline void SessionCore::submitted() noexcept {
     if (worker_sleeps_ && !planted(Bug::late_word)) [[unlikely]] {
         wake_worker();

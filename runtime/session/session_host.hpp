@@ -1,4 +1,4 @@
-// Who made a session, and by what its two sides wake each other.
+// The maker of a session, and the descriptors by which its two sides wake each other.
 //
 // Thread safety: any.
 #pragma once
@@ -15,10 +15,10 @@ class SessionHost {
 public:
     SessionHost() noexcept;
     virtual ~SessionHost() = default;
-    /// This is a forked child of the process that made it: none of its threads are here, and what it has is the
-    /// parent's.
+    /// Whether this process is a forked child of the one that made it: its threads are not here, and its objects are
+    /// the parent's.
     [[nodiscard]] bool is_forked() const noexcept;
-    /// Its process has made this queue pair and has not closed it. Any thread; does not wait.
+    /// Whether its process has made this queue pair and has not closed it. Any thread; does not wait.
     [[nodiscard]] virtual bool has_queue_pair(QpHandle qp) const noexcept = 0;
     /// Retires the session's queue pairs and detaches it from its worker; afterwards the rings are the caller's alone,
     /// with the last completions in them.
@@ -30,13 +30,13 @@ private:
     int process_;
 };
 
-/// By what the two sides of a session wake each other. The descriptors live as long as the SessionHost.
+/// The descriptors by which the two sides of a session wake each other (D23). They live as long as the SessionHost.
 struct SessionWaking {
-    int worker_fd = -1;                ///< eventfd on which the worker sleeps; -1: it does not
-    int application_fd = -1;           ///< the one that the worker writes: Session::event_fd()
-    std::chrono::nanoseconds spin{0};  ///< for so long wait() looks by itself before it sleeps
-    bool application_socket =
-        false;  ///< that is no eventfd but the receiving end of a socket pair: its worker trusts no other process
+    int worker_fd = -1;                ///< eventfd on which the worker sleeps; -1: it never sleeps
+    int application_fd = -1;           ///< descriptor that the worker writes: Session::event_fd()
+    std::chrono::nanoseconds spin{0};  ///< how long wait() spins before it sleeps
+    /// application_fd is the receiving end of a socket pair and no eventfd: the worker trusts no other process.
+    bool application_socket = false;
 };
 
 }  // namespace pollcore

@@ -1,4 +1,4 @@
-// Requests in: how one that was admitted is counted, written and published.
+// How an admitted request is counted, written and published.
 #include <algorithm>
 #include <cstring>
 
@@ -28,7 +28,7 @@ namespace pollcore {
     accounts_.count(request);
 }
 
-/// Of a request that was counted and is being written: bits for its last word.
+/// Bits for the last word of a request that was counted and is being written.
 [[gnu::always_inline]] inline std::uint64_t SessionCore::expect_reply(const WorkRequest& request) noexcept {
     const RequestHead head = head_of(request);
     return inbox_.expect_reply(head, !accounts_.past_lives() && accounts_.of(request.qp).sends() == 1);
@@ -42,12 +42,12 @@ namespace {
     return sum.finish();
 }
 
-/// Of a request with one SGE at most.
+/// The SGEs of a request that has at most one.
 [[nodiscard]] std::span<const Sge> own_sges(const WorkRequest& request) noexcept {
     return {&request.sge, request.num_sge};
 }
 
-/// Bug::published_early.
+/// Does what Bug::published_early plants.
 void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noexcept {
     (void)ring.try_push(WorkRequest{});
     schedule_point(SchedulePoint::publish);
@@ -56,7 +56,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
 
 }  // namespace
 
-/// The request with the sum of its payload (FlowControl::ring).
+/// The request with the checksum of its payload (FlowControl::ring).
 [[gnu::noinline]] WorkRequest SessionCore::summed(const WorkRequest& request, std::span<const Sge> sges) noexcept {
     summing_ = false;
     PayloadSum sum;
@@ -68,26 +68,26 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
     return with;
 }
 
-/// A request that stands in its slot and is not published may be the one of many that is followed.
+/// Now and then starts to follow a request, for stage latency. `slot` is written and not yet published.
 [[gnu::always_inline]] inline void SessionCore::sample(WorkRequest& slot, Opcode opcode) noexcept {
     if (kStageLatency && accounts_.accepted() >= next_sample_) [[unlikely]] {
         follow(slot, opcode);
     }
 }
 
-// Of receives there is no time to be told: the next send is it.
+// Receives are not timed: the next send is followed instead.
 [[gnu::noinline]] void SessionCore::follow(WorkRequest& slot, Opcode opcode) noexcept {
     if (is_recv(opcode)) {
         return;
     }
-    // Up to 64 more or fewer, in no pattern: what a program repeats, a signal for every 64th send and 32 receives at
-    // once, would else be met always in the same place.
+    // Up to 64 more or fewer, in no pattern: a program repeats itself, such as with a signal for every 64th send or 32
+    // receives at once, and a fixed distance would always meet it at one place.
     const std::uint32_t scattered = ++followed_ * 2654435761u >> 25;
     next_sample_ = accounts_.accepted() + kLatencySampleEvery - 64 + scattered;
     slot.submitted_at = static_cast<std::uint32_t>(cycles_now()) | 1;  // 0: it is not followed
 }
 
-/// Of those that are written: not always the first, which waits the least.
+/// Follows one of the written requests: not always the first, which waits the least.
 [[gnu::noinline]] void SessionCore::follow_one_of(std::span<const WorkRequest> requests) noexcept {
     const std::size_t begin = accounts_.accepted() % requests.size();
     for (std::size_t i = 0; i < requests.size() && accounts_.accepted() >= next_sample_; ++i) {
@@ -131,14 +131,14 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
     return Refusal::none;
 }
 
-/// Of `requests` those at the front that admit() would let through at once, behind `ahead` that are written. Returns
-/// how many.
+/// Writes the first of `requests`, as many as admit() would let through at once, behind `ahead` that are written
+/// already. Returns how many.
 [[gnu::noinline]] std::size_t SessionCore::write_ordinary(std::span<const WorkRequest> requests,
                                                           std::size_t ahead) noexcept {
     const std::size_t reserved = ordinary_room(ahead + requests.size());
     const std::size_t most = std::min(requests.size(), reserved - std::min(ahead, reserved));
     // Requests of one queue pair often stand together: it is looked up, and its account is written, once for all of
-    // them.
+    // them (D8).
     std::uint64_t looked_up = ~std::uint64_t{0};  // no handle's bits
     QpAccount* mine = nullptr;
     std::uint32_t more = 0;
@@ -176,7 +176,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
     return n;
 }
 
-/// As write_ordinary(), of messages to one queue pair whose peer limits their length.
+/// As write_ordinary(), for messages of one queue pair whose peer limits their length.
 [[gnu::noinline]] std::size_t SessionCore::write_short(std::span<const WorkRequest> requests,
                                                        std::size_t ahead) noexcept {
     const RequestHead first = head_of(requests.front());
@@ -209,7 +209,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
         return {refusal == Refusal::none, refusal};
     }
     submissions_.prefetch();
-    // Written and not yet published: the worker sees all of them at once, and rings one doorbell.
+    // Write all before publishing: then the worker sees them together, and rings one doorbell (D4).
     Submitted result{.accepted = write_ordinary(requests, 0)};
     while (result.accepted < requests.size()) {
         const std::span<const WorkRequest> rest = requests.subspan(result.accepted);
@@ -269,7 +269,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
     WorkRequest first = request;
     first.num_sge = static_cast<std::uint8_t>(num_sge);
     if (num_sge > 0) {
-        first.sge = sges[0];  // else a bind's operands stand there
+        first.sge = sges[0];  // without SGEs a bind's operands may stand there
     }
     if (summing_) [[unlikely]] {
         first = summed(first, sges);
@@ -304,7 +304,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
         return refusal;
     }
     count_accepted(request);
-    // In place: a changed copy would have to leave the store buffer before it could be copied again.
+    // In place: a changed copy would have to leave the store buffer before it could be copied again (D10).
     const auto fill = [&](WorkRequest& first) {
         std::memcpy(static_cast<void*>(&first), &request, offsetof(WorkRequest, qp));
         first.sge.length = length;
@@ -337,7 +337,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
     return Refusal::none;
 }
 
-// ---- As Session has them ----
+// ---- The calls of Session ----
 
 Refusal Session::try_submit(const WorkRequest& request) noexcept {
     if (core_ == nullptr) [[unlikely]] {

@@ -13,7 +13,8 @@
 
 namespace pollcore {
 
-/// At most N characters, none of which is NUL. What comes from another process may be anything: view() ends within it.
+/// At most N characters, none of which is NUL. Text from another process may hold any bytes: view() still ends within
+/// the N characters.
 template <std::size_t N>
 class Text {
 public:

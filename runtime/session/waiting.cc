@@ -14,19 +14,19 @@ namespace pollcore {
 
 namespace {
 
-// While it spins, wait() reads the clock once in so many looks.
+// wait() reads the clock once in this many looks while it spins.
 constexpr int kLooksPerClock = 16;
 
 }  // namespace
 
-// There is news, or the session has ended, and then there may be completions that no worker made.
+// Whether there is news, or the session has ended: then there may be completions that no worker made.
 bool SessionCore::need_not_wait() const noexcept {
-    // Acquire, with the worker's release when it lets the session go, or retires what was unsignaled.
+    // Acquire, with the worker's release when it lets the session go or retires unsignaled requests.
     return inbox_.ready() || header_.retired.load(std::memory_order_acquire) != retired_told_ ||
            header_.closed.load(std::memory_order_acquire) != 0;
 }
 
-/// Whether there is something to tell, which is told by this.
+/// Whether there is news. Marks it as told.
 bool SessionCore::tell_news() noexcept {
     const std::uint64_t retired = header_.retired.load(std::memory_order_acquire);
     const bool more_retired = std::exchange(retired_told_, retired) != retired;
@@ -36,7 +36,7 @@ bool SessionCore::tell_news() noexcept {
            (header_.closed.load(std::memory_order_acquire) != 0 && left_to_complete());
 }
 
-/// Asks to be woken. False: there is something to tell.
+/// Asks to be woken (D23). False: there is news already.
 bool SessionCore::expect_news() noexcept {
     if (waking_.application_socket) {
         drain_socket(waking_.application_fd);
@@ -59,7 +59,8 @@ bool SessionCore::arm() noexcept {
     if (expect_news()) {
         return true;
     }
-    // Of a session that has ended nothing comes any more: said once, or its program would never sleep again.
+    // A session that has ended has no more news. Return false for this once only, or the program would never sleep
+    // again.
     return !tell_news() && std::exchange(end_told_, true);
 }
 
@@ -71,7 +72,8 @@ bool SessionCore::wait(std::chrono::nanoseconds timeout) noexcept {
 bool SessionCore::look_on(std::chrono::nanoseconds timeout) noexcept {
     using Clock = std::chrono::steady_clock;
     const bool sleeps = waking_.application_fd >= 0;
-    Clock::time_point began{};  // of the first look at the clock: what comes soon is not kept waiting by it
+    // When the clock was first read: after the first looks, so that early news does not wait for it.
+    Clock::time_point began{};
     for (;;) {
         for (int looks = 0; looks < kLooksPerClock; ++looks) {
             const bool news = need_not_wait();
@@ -81,7 +83,7 @@ bool SessionCore::look_on(std::chrono::nanoseconds timeout) noexcept {
                     return true;
                 }
                 if (header_.closed.load(std::memory_order_acquire) != 0) {
-                    return false;  // and nothing will come any more
+                    return false;  // no more news will come
                 }
             }
             delay_look(kBetweenLooks);
@@ -100,8 +102,8 @@ bool SessionCore::look_on(std::chrono::nanoseconds timeout) noexcept {
     }
 }
 
-// Until event_fd() is readable; a signal, or a wake-up for nothing, ends it too. max(): without a timer, which takes a
-// virtual machine longer than all the rest.
+// Sleeps until event_fd() is readable; a signal, or a wake-up for nothing, ends it, too. max(): without a timer, which
+// costs a virtual machine more time than all the rest.
 void SessionCore::sleep(std::chrono::nanoseconds most) noexcept {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(most);
     const timespec limit{.tv_sec = seconds.count(), .tv_nsec = (most - seconds).count()};
@@ -110,7 +112,7 @@ void SessionCore::sleep(std::chrono::nanoseconds most) noexcept {
     (void)header_.application_sleep.rest();
 }
 
-// ---- As Session has them ----
+// ---- The calls of Session ----
 
 bool Session::arm() noexcept {
     if (core_ == nullptr) {
@@ -122,7 +124,7 @@ bool Session::arm() noexcept {
 
 namespace {
 
-// Most that is waited for comes soon: the look that finds it takes it.
+// Most completions come soon, so poll first: the look that finds one takes it.
 template <class Record>
 std::size_t poll_and_wait(Session& session, SessionCore* core, std::span<Record> out,
                           std::chrono::nanoseconds timeout) noexcept {

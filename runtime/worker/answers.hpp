@@ -1,6 +1,6 @@
-// What a worker says to the control thread: the answer to each command, and what it has to say unasked. Nothing of it
-// is lost when the control thread takes nothing for a while: a command is not carried out before its answer has a place
-// in the ring, and what is unasked waits here.
+// A worker's messages to the control thread: an answer to each command, and reports that nobody asked for. None is lost
+// when the control thread takes nothing for a while: a command is carried out only when its answer has a place in the
+// ring, and reports wait here (D28).
 //
 // Thread safety: the worker's alone.
 #pragma once
@@ -32,15 +32,15 @@ public:
         (void)ring_.try_push(Answer{.id = command, .kind = kind, .index = index});
     }
 
-    /// So many objects may have something to say unasked, each one thing. Throws std::bad_alloc.
+    /// Makes room for one report of each of so many objects. Throws std::bad_alloc.
     void make_room(std::size_t objects) { untold_.reserve(objects); }
-    /// What an object said before and the control thread has not been told is replaced.
+    /// Reports unasked. Replaces an earlier report of the object that still waits here.
     void say(AnswerKind kind, std::uint32_t index, std::uint32_t object_id) noexcept {
         withdraw(kind, index);
         untold_.push_back({.id = 0, .kind = kind, .index = index, .object_id = object_id});
         catch_up();
     }
-    /// The object is gone.
+    /// The object is gone, and so is its report.
     void withdraw(AnswerKind kind, std::uint32_t index) noexcept {
         std::erase_if(untold_, [&](const Answer& said) { return said.kind == kind && said.index == index; });
     }
@@ -56,7 +56,7 @@ public:
 private:
     OwnLines<std::byte> memory_;
     RingProducer<Answer> ring_;
-    std::vector<Answer> untold_;  // unasked
+    std::vector<Answer> untold_;  // reports that wait for room in the ring
 };
 
 }  // namespace pollcore

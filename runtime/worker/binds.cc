@@ -70,7 +70,7 @@ bool Binds::remove(MrHandle handle) noexcept {
     return true;
 }
 
-// ---- What is there ----
+// ---- Lookups ----
 
 const WorkerWindow* Binds::find(MwHandle handle) const noexcept {
     const WorkerWindow* window = handle.index < windows_.size() ? windows_[handle.index] : nullptr;

@@ -4,7 +4,7 @@
 namespace pollcore {
 
 void Chains::ring(Turn& turn) noexcept {
-    // Receives first: an answer to what is sent next may arrive at once.
+    // Receives first: an answer to the sends may arrive at once.
     if (!recvs.empty()) [[unlikely]] {
         recvs.post_all([&](RecvQueue& queue) { queue.post(turn); });
     }

@@ -1,5 +1,4 @@
-// What a burst is built in before the doorbells ring: one chain of work requests per queue, in memory of the worker's
-// own.
+// A burst before the doorbells ring: one chain of work requests per queue, in the worker's own memory.
 //
 // Thread safety: the worker's alone.
 #pragma once
@@ -22,11 +21,11 @@ class RecvQueue;
 class Turn;
 class WorkerQp;
 
-/// A queue's own note of its place among those with a chain.
+/// A queue's own note of its place among the queues with a chain.
 template <class Queue>
 class ChainLink {
 public:
-    /// False: it has one already.
+    /// False: the queue has a place already.
     [[nodiscard]] bool enter() noexcept {
         if (std::exchange(chained_, true)) {
             return false;
@@ -34,7 +33,7 @@ public:
         next_ = nullptr;
         return true;
     }
-    /// Where the queue behind this one is to stand.
+    /// Where the pointer to the queue behind this one goes.
     [[nodiscard]] Queue** next() noexcept { return &next_; }
     /// The chain goes out. Returns the queue behind this one.
     Queue* leave() noexcept {
@@ -86,14 +85,14 @@ public:
 
     Chains() : wrs_(kWrs), recv_wrs_(kWrs), sges_(kSges), inline_(kInline) {}
 
-    /// For one more request.
+    /// There is room for one more request.
     [[nodiscard]] [[gnu::always_inline]] bool room(std::size_t sges, std::size_t inline_bytes) const noexcept {
         return wrs_used_ < kWrs && recv_wrs_used_ < kWrs && sges_used_ + sges < kSges &&
                inline_used_ + inline_bytes <= kInline;
     }
-    /// For one more request, whatever it is and however a flow control frames it.
+    /// There is room for one more request, whatever it is and however a flow control frames it.
     [[nodiscard]] bool room_for_any() const noexcept { return room(kSgesMax + 1, 2 * kInlineMax); }
-    /// For `n` receives more, of one SGE each.
+    /// There is room for `n` more receives, of one SGE each.
     [[nodiscard]] bool recv_room(std::size_t n) const noexcept {
         return recv_wrs_used_ + n <= kWrs && sges_used_ + n <= kSges;
     }
@@ -110,8 +109,9 @@ public:
         return place;
     }
 
-    // For a loop that takes requests of one SGE, or of a payload of WorkRequest::kOwnPayload, one after the other.
-    /// So many.
+    // For a loop that takes ordinary requests. Each has one SGE, or a payload of WorkRequest::kOwnPayload.
+
+    /// How many ordinary requests there is room for.
     [[nodiscard]] std::size_t ordinary_room() const noexcept {
         return std::min({kWrs - wrs_used_, kSges - sges_used_, (kInline - inline_used_) / WorkRequest::kOwnPayload});
     }
@@ -122,7 +122,7 @@ public:
         sges_used_ += n;
     }
 
-    /// Posts all of them; everything is free again.
+    /// Posts all chains. Afterwards all room is free again.
     void ring(Turn& turn) noexcept;
 
     ChainedQueues<WorkerQp> sends;

@@ -1,4 +1,4 @@
-// What the control thread may ask of a worker, and what comes back. Both travel over bounded rings; only WorkerProxy
+// The control thread's commands to a worker, and the worker's answers. Both travel over bounded rings; only WorkerProxy
 // writes commands.
 //
 // Objects are named by their index at the worker.
@@ -25,11 +25,11 @@ struct WorkerAh;
 
 /// What the control thread knows of a connection when its flow control begins.
 struct FlowStart {
-    std::uint64_t peer_addr = 0;  ///< of its control block
+    std::uint64_t peer_addr = 0;  ///< address of the peer's control block
     std::uint32_t peer_rkey = 0;
-    bool in_order = false;  ///< what is written to the queue pair's memory arrives in order
+    bool in_order = false;  ///< writes to the queue pair's memory arrive in order
     bool reads = false;     ///< the queue pair may read from the peer's memory
-    bool readable = false;  ///< the peer may read from its
+    bool readable = false;  ///< the peer may read from the queue pair's memory
 };
 
 namespace command {
@@ -38,8 +38,8 @@ struct AddSession {
     WorkerSession* session;
     std::uint32_t index;
 };
-/// Takes nothing more from it; answered when nothing of it is in flight. `abandoned`: what is in its ring is not waited
-/// for.
+/// Refuses its requests from now on. Answered when it has nothing in flight. `abandoned`: requests in its ring are not
+/// waited for.
 struct RemoveSession {
     std::uint32_t index;
     bool abandoned;
@@ -52,22 +52,21 @@ struct AddCq {
 struct RemoveCq {
     std::uint32_t index;
 };
-/// Nothing more comes from it, and nothing of its queue pairs is in flight: it is not polled and not slept for.
+/// The CQ gives no more completions, and its queue pairs have nothing in flight: it is not polled and not slept for.
 struct LoseCq {
     std::uint32_t index;
 };
 
-/// `only_room`: makes room for it, so that adding it does not fail.
+/// `only_room`: only makes room for the QP, so that adding it later does not fail.
 struct AddQp {
     WorkerQp* qp;
     bool only_room;
 };
-/// Leaves the QP and its CQs alone until UnparkQp.
+/// Leaves the QP and its CQs alone until UnparkQp (D43).
 struct ParkQp {
     std::uint32_t index;
 };
-/// Goes on, with `state` and `cause` for the QP. `device_lags`: in error, and not known to be in ERR at its device by
-/// now.
+/// The QP goes on, with `state` and `cause`. `device_lags`: it is in error, but its device may not have it in ERR yet.
 struct UnparkQp {
     std::uint32_t index;
     QpState state;
@@ -79,20 +78,21 @@ struct RetireQp {
     std::uint32_t index;
     std::uint32_t quiet;     ///< cycles after which receives that nothing flushes are given up; 0: never
     std::uint64_t deadline;  ///< on the worker's clock
-    bool device_lags;        ///< as of UnparkQp
+    bool device_lags;        ///< see UnparkQp
 };
-/// The QP is destroyed: completes what is left, with `leftovers`, and drops it.
+/// The QP is destroyed: completes its remaining requests with `leftovers`, and drops it.
 struct ForgetQp {
     std::uint32_t index;
     Status leftovers;
 };
-/// The QP was RESET: completes what is left and goes on in `state`, as its `life` (life_of()).
+/// The QP was RESET: completes the remaining requests of its old life. It goes on in `state`, in its new `life`
+/// (life_of()).
 struct RenewQp {
     std::uint32_t index;
     std::uint32_t life;
     QpState state;
 };
-/// The QP is gone with its device: completes what is left; it refuses work until ForgetQp.
+/// The QP is gone with its device: completes its remaining requests. It refuses work until ForgetQp.
 struct LoseQp {
     std::uint32_t index;
 };
@@ -105,16 +105,16 @@ struct StartFlow {
 struct AddSrq {
     WorkerSrq* srq;
 };
-/// Takes nothing more for it; what it holds stays in flight, and will end with `leftovers`.
+/// Takes no more receives for the SRQ. Receives that it holds stay in flight, and will end with `leftovers`.
 struct RetireSrq {
     std::uint32_t index;
     Status leftovers;
 };
-/// It was retired and is gone with its device: completes what is left.
+/// The SRQ was retired and is gone with its device: completes its remaining receives.
 struct LoseSrq {
     std::uint32_t index;
 };
-/// It is destroyed, and no queue pair uses it: completes what is left and drops it.
+/// The SRQ is destroyed, and no queue pair uses it: completes its remaining receives, and drops it.
 struct ForgetSrq {
     std::uint32_t index;
 };
@@ -122,7 +122,7 @@ struct ForgetSrq {
 struct AddPool {
     WorkerPool* pool;
 };
-/// No queue pair or SRQ uses it.
+/// No queue pair or SRQ uses the pool.
 struct RemovePool {
     std::uint32_t index;
 };
@@ -131,7 +131,8 @@ struct AddAh {
     const WorkerAh* ah;
     bool only_room;
 };
-/// Forgets it, and then says whether one is in flight that names it. `unused`: none is, so it is not looked.
+/// Forgets the address handle, and then answers whether a request in flight names it (D40). `unused`: none does, so
+/// there is no search.
 struct RemoveAh {
     const WorkerAh* ah;
     bool unused;
@@ -139,34 +140,33 @@ struct RemoveAh {
 struct AddWindow {
     WorkerWindow* window;
 };
-/// Forgets it, unless binds of it are in flight.
+/// Forgets the window, unless binds of it are in flight.
 struct RemoveWindow {
     MwHandle window;
 };
-/// Windows may be bound to it.
+/// Adds a region that windows may be bound to.
 struct AddRegion {
     const BindableRegion* region;
     bool only_room;
 };
-/// Forgets it, unless binds to it are in flight.
+/// Forgets the region, unless binds to it are in flight.
 struct RemoveRegion {
     MrHandle region;
 };
 
-// Is a work request in flight, or in a ring, that ...
-/// ... names the key, or binds a window to the region?
+/// Is there a work request, in flight or in a ring, that names the key or binds a window to the region?
 struct FindKey {
     std::uint32_t device;
     std::uint32_t pd;
-    std::uint32_t client;  ///< whose the protection domain is
+    std::uint32_t client;  ///< process that the protection domain belongs to
     std::uint32_t lkey;
     MrHandle region;
 };
-/// ... names the address handle?
+/// Is there a work request, in flight or in a ring, that names the address handle?
 struct FindAh {
     const WorkerAh* ah;
 };
-/// ... binds the window?
+/// Is there a work request, in flight or in a ring, that binds the window?
 struct FindWindow {
     MwHandle window;
 };
@@ -193,7 +193,7 @@ enum class AnswerKind : std::uint8_t {
     not_found,
     no_memory,       ///< Add*, Find*, RemoveAh: nothing has changed, and nothing was begun
     cq_failed,       ///< unasked: polling CQ `index` failed, its QPs are in error and nothing more comes from it
-    session_broken,  ///< unasked: session `index` wrote what no session writes
+    session_broken,  ///< unasked: session `index` wrote something that no correct session writes
     flow_failed,     ///< unasked: the peer of QP `index` broke the agreement; object_id: generation << 8 | FlowFault
 };
 
@@ -201,7 +201,7 @@ struct alignas(32) Answer {
     std::uint64_t id = 0;  ///< 0 when unasked
     AnswerKind kind{};
     std::uint32_t index = 0;
-    std::uint32_t object_id = 0;  ///< unasked: which one, WorkerSession's or WorkerCq's id; an index is used again
+    std::uint32_t object_id = 0;  ///< unasked: id of the WorkerSession or WorkerCq, since an index is used again
     std::uint8_t reserved[11] = {};
     std::uint8_t ring_lap = 0;
 };

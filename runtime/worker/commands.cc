@@ -1,5 +1,5 @@
-// What the control thread asks of a worker. Each command is the concern of what it names; here it is found, and
-// answered.
+// Carries out the control thread's commands. The object that a command names does the work. The functions here find the
+// object, and answer.
 #include <algorithm>
 #include <new>
 
@@ -54,7 +54,7 @@ std::uint32_t Worker::run_commands() noexcept {
     }
 }
 
-/// Each session, CQ and queue pair, with the one that is added, may say unasked that it has failed.
+/// Makes room for a report of failure by each session, CQ and queue pair, including the one that is added.
 void Worker::make_room_to_tell() {
     turn_.answers.make_room(tables_.polled_sessions().size() + tables_.polled_cqs().size() + tables_.qps_used() + 1);
 }
@@ -98,14 +98,14 @@ Worker::Result Worker::carry_out(std::uint64_t, const command::AddCq& what) {
     tables_.add(*what.cq, what.index);
     what.cq->set_index(what.index);
     if (!sleeper_.has(what.cq->options().channel)) {
-        what.cq->leave_channel();  // it was given up
+        what.cq->leave_channel();  // the worker has given up the channel
     }
     return Answered{};
 }
 
 Worker::Result Worker::carry_out(std::uint64_t, const command::RemoveCq& what) {
     WorkerCq& cq = *tables_.cqs().at(what.index);
-    (void)sleeper_.take_events();  // its own too: none is taken once whoever destroys it looks
+    (void)sleeper_.take_events();  // the CQ's own, too: none may be taken while it is being destroyed
     sleeper_.acknowledge(cq);
     tables_.remove(cq);
     turn_.answers.withdraw(AnswerKind::cq_failed, what.index);
@@ -279,7 +279,7 @@ Worker::Result Worker::carry_out(std::uint64_t id, const command::FindAh& what) 
 }
 
 Worker::Result Worker::carry_out(std::uint64_t id, const command::FindWindow& what) {
-    // It is unknown here when it could not be made anew.
+    // The window is unknown here if it could not be made anew.
     const WorkerWindow* window = turn_.binds.find(what.window);
     if (window == nullptr) {
         return Answered{AnswerKind::not_found};

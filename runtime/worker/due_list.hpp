@@ -1,4 +1,4 @@
-// Objects that something is due for, each once; they are looked at in their own part of the step.
+// A list of objects that have something due. Each stands there once, and gets its turn in a part of the step.
 //
 // Thread safety: the worker's alone.
 #pragma once
@@ -31,7 +31,7 @@ public:
         gone,  ///< it has left by itself, and may be another thread's already
     };
 
-    /// For so many objects in all. Throws std::bad_alloc.
+    /// Makes room for so many objects in all. Throws std::bad_alloc.
     void make_room(std::size_t objects) { items_.reserve(objects); }
     void add(T& one) noexcept {
         if (one.due.enter()) {
@@ -46,7 +46,7 @@ public:
     }
     [[nodiscard]] bool empty() const noexcept { return items_.empty(); }
     [[nodiscard]] const std::vector<T*>& items() const noexcept { return items_; }
-    /// Each one's turn. Those that are added meanwhile have theirs in the next step, so a step ends whatever they find.
+    /// Gives each object its turn. Objects that are added meanwhile get theirs in the next step, so every step ends.
     template <class Turn>
     void turn(Turn&& turn_of) noexcept {
         std::size_t n = items_.size();

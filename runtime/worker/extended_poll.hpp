@@ -1,7 +1,7 @@
-// Polling by ibv_start_poll, ibv_next_poll and ibv_end_poll, into what ibv_poll_cq would have filled.
+// Polls by ibv_start_poll, ibv_next_poll and ibv_end_poll, and fills the ibv_wc that ibv_poll_cq would fill (D35).
 //
-// Only here can a provider leave out its lock (H6). Each field that is read is a call through a pointer, so only what
-// is valid and of use is read (I6), and the rest of the ibv_wc is left as it was.
+// Only with these calls can a provider leave out its lock (H6). Reading a field is a call through a pointer, so only
+// valid and useful fields are read (I6). The other fields of the ibv_wc keep their old values.
 //
 // Thread safety: the worker's.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace pollcore {
 
-/// Where a datagram came from; the extended calls have no P_Key index.
+/// Reads where a datagram came from. The extended calls have no P_Key index.
 [[gnu::noinline]] inline void read_origin(ibv_cq_ex& cq, ibv_wc& wc) noexcept {
     wc.src_qp = ibv_wc_read_src_qp(&cq);
     wc.slid = static_cast<std::uint16_t>(ibv_wc_read_slid(&cq));
@@ -48,9 +48,9 @@ namespace pollcore {
     }
 }
 
-/// As ibv_poll_cq: takes up to `most` completions, `most` being at least 1, and returns how many there were, or -1 when
-/// there are none and never will be. A CQ that fails after some were taken says so at the next call. `times` is null,
-/// or gets the device's time of each that succeeded, and 0 of each that failed.
+/// Like ibv_poll_cq, takes up to `most` (at least 1) completions, and returns how many there were, or -1 when the CQ
+/// has failed and gives no more. A CQ that fails after some completions were taken says so at the next call. `times`
+/// may be null; else it gets the device's time of each completion that succeeded, and 0 for each that failed.
 [[nodiscard, gnu::always_inline]] inline int read_extended(WorkerCq& cq, int most, ibv_wc* wcs,
                                                            std::uint64_t* times) noexcept {
     ibv_cq_ex& from = *cq.options().extended;

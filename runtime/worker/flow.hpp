@@ -1,9 +1,9 @@
-// What a flow control is to a worker. Each kind is a class of its own (runtime/flow).
+// A worker's interface to flow control. Each kind is a class of its own (runtime/flow).
 //
-// The hot loops know a Gate of two numbers and nothing else. Whatever does not pass it goes the general way, where the
-// queue pair asks its Flow. A queue pair without flow control has NoFlow, and a gate that lets everything through.
+// The hot loops know only a Gate of two numbers. A request that does not pass it goes the general way, where the queue
+// pair asks its Flow. A queue pair without flow control has NoFlow, and a gate that lets everything through.
 //
-// What a kind does not override is as without flow control.
+// A function that a kind does not override does what happens without flow control.
 //
 // Thread safety: made by the control thread, the worker's from the command that adds its queue pair until the answer to
 // the one that forgets it.
@@ -29,8 +29,8 @@ namespace pollcore {
 
 class WorkerQp;
 
-/// How many messages may go now, and how long they may be. A message is what takes a receive of the peer's; other
-/// requests pass an open gate without taking anything of it.
+/// How many messages may go now, and how long they may be. A message is a request that takes a receive of the peer.
+/// Other requests pass an open gate and take no credit.
 class Gate {
 public:
     static constexpr std::uint32_t kUnlimited = std::numeric_limits<std::uint32_t>::max();
@@ -40,7 +40,7 @@ public:
     [[nodiscard]] bool limited() const noexcept { return limited_; }
     void take(std::uint32_t messages) noexcept { credit_ -= messages; }
 
-    // By the flow control.
+    // Called by the flow control.
     void open(std::uint32_t credit, std::uint32_t message_max) noexcept {
         credit_ = credit;
         message_max_ = message_max;
@@ -70,64 +70,65 @@ public:
 
     // ---- Sending ----
 
-    /// A request that the session's and the queue's books have: of any opcode, with whatever is in front of it posted
-    /// or kept. False: it is to be posted, and has taken of the gate what it takes; since not all that the gate lets
-    /// through goes the hot loops' way. True: it waits (keep()), was posted in another form, or was refused. `slot`:
-    /// where it stands in the session's ring. While the queue pair is in error it is asked only as long as what waits
-    /// has not ended: what it does not keep then ends behind what was posted.
+    /// Decides about a request of any opcode, which the books of session and queue have already. All requests before it
+    /// were posted or kept. False: the caller posts it, and its credit is taken, since requests that the gate lets
+    /// through may come this way, too. True: it waits (keep()), was posted in another form, or was refused. `slot`: its
+    /// place in the session's ring. While the queue pair is in error, this is called only until the waiting requests
+    /// have ended; a request that it does not keep then ends behind the posted ones.
     [[nodiscard]] virtual bool hold(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request,
                                     std::size_t slot) noexcept = 0;
-    /// Sends are framed: frame() is asked for each that is posted.
+    /// Sends are framed: frame() is called for each that is posted.
     [[nodiscard]] bool frames() const noexcept { return frames_; }
     /// Bytes that an inline payload of `length` takes with its frame.
     [[nodiscard]] virtual std::uint32_t framed_bytes(std::uint32_t length) const noexcept { return length; }
-    /// Makes `wr`, which has gathered a send, what goes to the peer. It has room for one SGE more, or framed_bytes() of
-    /// inline payload. `position`: its place in the send queue.
+    /// Turns `wr`, which holds a gathered send, into the work request that goes to the peer. It has room for one more
+    /// SGE, or for framed_bytes() of inline payload. `position`: its place in the send queue.
     virtual void frame(ibv_send_wr&, const WorkRequest&, std::uint32_t) noexcept {}
-    /// The provider refused a request. `others`: some of its chain follow. True: they must not go without it, and the
-    /// connection is to end.
+    /// The provider refused a request. `others`: other requests of its chain follow. True: they must not go without it,
+    /// and the connection has to end.
     [[nodiscard]] virtual bool refused([[maybe_unused]] Opcode opcode, [[maybe_unused]] bool others) noexcept {
         return false;
     }
 
     // ---- Receiving ----
 
-    /// received() is asked for each receive; else only for those of a pool that a write with immediate took.
+    /// received() is called for each receive. False: only for a pool's receives that a write with immediate took.
     [[nodiscard]] bool watches_receives() const noexcept { return watches_receives_; }
-    /// A receive of the queue pair's has completed. `pooled`: with a pool's buffer. True: it holds no message.
+    /// A receive of the queue pair has completed. `pooled`: with a pool's buffer. True: it holds no message.
     [[nodiscard]] virtual bool received(Turn&, const Completion&, [[maybe_unused]] bool pooled) noexcept {
         return false;
     }
     void receives_posted(Turn&, std::uint32_t) noexcept override {}
-    /// Messages may come that are announced, so that the end of the pool's receives is not the last word.
+    /// An announced message may still come, so the application is not told the end of the pool's receives yet.
     [[nodiscard]] virtual bool expects_message() const noexcept { return false; }
 
     // ---- What it has posted for itself, or in place of a request: entries of kinds flow, announced and reading ----
 
     virtual void completed(Turn&, const InFlightEntry&, const ibv_wc&) noexcept {}
-    /// No completion comes for it: one behind it has completed, or no device ever will. True: the connection cannot go
-    /// on without it.
+    /// The entry gets no completion: an entry behind it has completed, or no device will ever complete it. True: the
+    /// connection cannot go on without it.
     [[nodiscard]] virtual bool passed_over(Turn&, const InFlightEntry&, Status) noexcept { return false; }
 
     // ---- Its turn in each step, while it stands in Turn::flows ----
 
-    /// Behind the submissions and completions of the step, hence in the one in which these have added it;
-    /// Turn::number() tells steps apart. Also while the queue pair is parked, when nothing may be posted to it, and
-    /// once it is in error. Adds to `work` how much was done. False: it need have no turn until it is added again.
+    /// Called after the submissions and completions of the step, so a flow control that these have added has its turn
+    /// in the same step. Turn::number() tells steps apart. Called, too, while the queue pair is parked, when nothing
+    /// may be posted to it, and when it is in error. Adds to `work` how much was done. False: it needs no turn until it
+    /// is added again.
     [[nodiscard]] virtual bool turn(Turn& turn, std::uint32_t& work) noexcept = 0;
-    /// There is something to do that no event tells of.
+    /// There is something to do for which no event was raised.
     [[nodiscard]] virtual bool has_news(std::uint64_t now) const noexcept = 0;
     /// How often a worker that sleeps asks has_news(), in ns.
     [[nodiscard]] virtual std::uint64_t look_every_ns() const noexcept { return kNever; }
 
     // ---- The queue pair's life ----
 
-    /// A life begins, the first one too: nothing waits. The gate is as the last life left it; in the first it lets
-    /// everything through, unless the constructor has closed it.
+    /// A life begins, the first or a later one. No request waits. The gate is as the last life left it; in the first it
+    /// lets everything through, unless the constructor has closed it.
     virtual void begin_life(Turn& turn) noexcept = 0;
-    /// It is connected.
+    /// The queue pair is connected.
     virtual void start(Turn&, const FlowStart&) noexcept {}
-    /// What the session may know.
+    /// Limits that the session is told.
     struct Limits {
         std::uint32_t message_max = 0;     ///< 0: not known, or none
         std::uint32_t rendezvous_max = 0;  ///< 0: nothing is announced
@@ -136,24 +137,25 @@ public:
     [[nodiscard]] virtual Limits limits() const noexcept { return {}; }
     /// The queue pair has failed, and nobody asks its gate any more; the rest comes with end_life().
     virtual void fail() noexcept {}
-    /// As long as the device goes on, the peer may still do something with what waits.
+    /// As long as the device goes on, the peer may still act on waiting requests.
     [[nodiscard]] virtual bool peer_may_act() const noexcept { return false; }
-    /// The queue pair is in error, and what waits ends now: what it keeps elsewhere is to end before that. May be
-    /// called again.
+    /// The queue pair is in error, and the waiting requests end right after this. Ends requests that the flow control
+    /// keeps elsewhere. May be called again.
     virtual void flush(Turn&) noexcept {}
-    /// After that: what its peer was promised is others' again, and what came before the error is handed out. May be
-    /// called again.
+    /// Called in error, after flush() if that is due: gives receives that the peer was promised to others, and hands
+    /// out messages that came before the error. May be called again.
     virtual void end_life(Turn&) noexcept {}
     /// The queue pair is drained, and will begin again or is forgotten.
     virtual void leave(Turn&) noexcept {}
-    /// It is the control thread's from here on.
+    /// The queue pair is the control thread's from here on.
     virtual void dismiss(Turn&) noexcept {}
 
-    // ---- What waits ----
+    // ---- Waiting requests ----
 
     [[nodiscard]] const WaitingRequests& waiting() const noexcept { return waiting_; }
     [[nodiscard]] WaitingRequests& waiting() noexcept { return waiting_; }
-    /// For a search: by a request that stands neither in a ring, nor in waiting(), nor in the send queue.
+    /// For a search: the key is used by a request that stands neither in a ring, nor in waiting(), nor in the send
+    /// queue.
     [[nodiscard]] virtual bool uses_key(std::uint32_t) const noexcept { return false; }
 
     Due due;  ///< of Turn::flows
@@ -162,10 +164,10 @@ protected:
     void set_frames() noexcept { frames_ = true; }
     void watch_receives() noexcept { watches_receives_ = true; }
     [[nodiscard]] WorkerQp& qp() const noexcept { return qp_; }
-    /// From hold(): it waits, behind what waits already, and turn() comes in this step.
+    /// Called by hold(): the request waits behind those that wait already, and turn() is called in this step.
     void keep(Turn& turn, WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
-    /// From turn(): the first of what waits, which is `request`, is chained. False: what was chained before it was
-    /// refused, and the queue pair is in error, so it waits for its end. Whoever has called it rings the doorbells.
+    /// Called by turn(): chains the first waiting request, which is `request`. False: a request that was chained before
+    /// it was refused, and the queue pair is in error, so `request` waits for its end. The caller rings the doorbells.
     [[nodiscard]] bool post_front(Turn& turn, const WorkRequest& request) noexcept;
 
 private:
@@ -175,7 +177,7 @@ private:
     bool watches_receives_ = false;
 };
 
-/// Of a queue pair without flow control.
+/// For a queue pair without flow control.
 class NoFlow final : public Flow {
 public:
     explicit NoFlow(WorkerQp& qp) : Flow(qp, WaitingRequests()) {}

@@ -1,6 +1,6 @@
-// The SGEs and inline payloads of a request, from its slot and those behind it into the worker's own memory.
+// Copies the SGEs or the inline payload of a request, from its slot and those behind it, into the worker's own memory.
 //
-// `Slots` is where the request stands, in `slot`: a session's ring, or what waits.
+// `Slots` is where the request stands, in `slot`: a session's ring, or the waiting requests.
 //
 // Thread safety: the worker's alone.
 #pragma once
@@ -23,7 +23,7 @@ namespace pollcore {
 static_assert(sizeof(Sge) == sizeof(ibv_sge) && offsetof(Sge, addr) == offsetof(ibv_sge, addr) &&
               offsetof(Sge, length) == offsetof(ibv_sge, length) && offsetof(Sge, lkey) == offsetof(ibv_sge, lkey));
 
-/// The first SGE from the request's line, the rest from its continuations.
+/// Copies the first SGE from the request's line, the rest from its continuations.
 template <class Slots>
 [[gnu::always_inline]] inline std::span<ibv_sge> gather(Chains& chains, const WorkRequest& request, const Slots& slots,
                                                         std::size_t slot) noexcept {
@@ -51,20 +51,20 @@ template <class Slots>
     }
 }
 
-/// What an inline payload takes of the chains.
+/// Bytes that an inline payload takes of the chains.
 [[nodiscard]] constexpr std::size_t inline_room(std::uint32_t length) noexcept {
     constexpr std::size_t kPiece = WorkRequest::kOwnPayload;
-    return std::max((length + kPiece - 1) / kPiece * kPiece, kPiece);  // so much is written in any case
+    return std::max((length + kPiece - 1) / kPiece * kPiece, kPiece);  // kPiece bytes are written in any case
 }
 
-/// An inline payload, with `room` bytes.
+/// Copies an inline payload, which takes `room` bytes of the chains.
 template <class Slots>
 [[gnu::always_inline]] inline ibv_sge* gather_inline(Chains& chains, const WorkRequest& request, const Slots& slots,
                                                      std::size_t slot, std::size_t room) noexcept {
     std::byte* const bytes = chains.take_inline(room);
     const std::uint32_t length = request.sge.length;
     if (length <= WorkRequest::kOwnPayload) {
-        // Whole words, whatever the length: each is then read as it was written.
+        // Copies whole words, whatever the length, so that each is read as it was written (D10).
         std::memcpy(bytes, &request.swap, sizeof(request.swap));
         std::memcpy(bytes + sizeof(request.swap), &request.sge.addr, sizeof(request.sge.addr));
     } else {

@@ -1,5 +1,5 @@
 // What a worker knows of each work request between taking it from its session and completing it. One table per work
-// queue, in post order.
+// queue, in post order (D19).
 //
 // Thread safety: the worker's alone.
 #pragma once
@@ -24,7 +24,7 @@ namespace pollcore {
 
 class WorkerSession;
 
-/// The completion of such a request says how many bytes came.
+/// True: the completion of a request with this opcode says how many bytes came.
 [[nodiscard]] constexpr bool brings_bytes(Opcode opcode) noexcept {
     return opcode == Opcode::rdma_read || is_atomic(opcode);
 }
@@ -32,54 +32,54 @@ class WorkerSession;
 struct InFlightEntry {
     enum class Kind : std::uint8_t {
         posted,     ///< the provider has it
-        covered,    ///< the provider has it, without the signal that it asked for: completes with one behind it
+        covered,    ///< the provider has it, without the signal that it asked for: completes with a request behind it
                     ///< (SendQueue::coalesce)
-        pooled,     ///< so it has, and a receive pool posted it
-        announced,  ///< so it has, of a message the announcement; the request ends later
-        reading,    ///< so it has; reads what the peer has announced, into a buffer of a pool
-        flow,       ///< so it has; terms or grants for the peer
-        marker,     ///< so it has; both are the runtime's own and reach no session
-        unposted,   ///< it never will: completes with `status` when its turn comes
+        pooled,     ///< the provider has it, and a receive pool posted it
+        announced,  ///< the provider has the announcement of its message; the request ends later
+        reading,    ///< the provider has it: reads an announced message into a pool's buffer; the runtime's own
+        flow,       ///< the provider has it: terms or grants for the peer; reaches no session
+        marker,     ///< the provider has it: the runtime's marker; reaches no session
+        unposted,   ///< the provider never gets it: completes with `status` when its turn comes
         done,       ///< completed out of turn; only waits to leave the table
     };
 
     std::uint64_t tag = 0;
     WorkerSession* session = nullptr;
     union {
-        std::uint32_t lkey = 0;  ///< of the first SGE; the others stand in the table's side array
-        std::uint32_t new_rkey;  ///< bind: the window's key when it has succeeded
+        std::uint32_t lkey = 0;  ///< the first SGE's; the others stand in the table's side array
+        std::uint32_t new_rkey;  ///< bind: the window's key once the bind has succeeded
     };
-    static constexpr std::uint8_t kSampled = 1 << 7;  ///< of `flags`: see WorkerSession::begin_sample
+    static constexpr std::uint8_t kSampled = 1 << 7;  ///< a bit of `flags`: see WorkerSession::begin_sample
 
-    // These four as in the last word of the request.
+    // The next four stand as in the last word of the request.
     Opcode opcode = Opcode::send;
     std::uint8_t flags = 0;  ///< the application's, RequestHead::kReplyInLine and kSampled
     std::uint8_t num_sge = 0;
     Kind kind = Kind::posted;
     Status status = Status::success;  ///< unposted: how it completes
-    /// What a bind names, by their indices.
+    /// Indices of the window and the region that a bind names.
     struct Bind {
         std::uint16_t window;
         std::uint16_t region;
     };
     union {
-        AhHandle ah{};          ///< of a datagram that is sent
+        AhHandle ah{};          ///< for a datagram that is sent
         Bind bind;              ///< bind_mw
-        std::uint32_t brought;  ///< covered, and brings_bytes(): how many
+        std::uint32_t brought;  ///< covered, and brings_bytes(): how many bytes came
     };
 
-    /// What of a request's flags an entry holds: the worker's own bit is nobody else's to set.
+    /// The flags that an entry takes over from its request. Only the worker may set its own bit, kSampled.
     [[nodiscard]] static constexpr std::uint8_t known(std::uint8_t flags) noexcept {
         return flags & (kFence | kSignaled | kSolicited | kInline | RequestHead::kReplyInLine);
     }
     [[nodiscard]] bool with_provider() const noexcept { return kind <= Kind::marker; }
-    /// Its completion may come in its own line.
+    /// The completion may be written into the request's own line.
     [[nodiscard]] bool replies_in_line() const noexcept { return (flags & RequestHead::kReplyInLine) != 0; }
     /// The application asked for a completion.
     [[nodiscard]] bool signaled() const noexcept { return (flags & kSignaled) != 0; }
 
-    /// Makes it that of an ordinary request, which the provider is given: RequestHead::is_plain, so the bit of kSampled
-    /// is not set.
+    /// Fills the entry for an ordinary request, which goes to the provider. RequestHead::is_plain() holds, so the bit
+    /// of kSampled is not set.
     void post(std::uint64_t its_tag, WorkerSession* its_session, std::uint32_t its_lkey, RequestHead head) noexcept {
         Word* const words = words_of(*this);
         words[0] = its_tag;
@@ -93,21 +93,21 @@ struct InFlightEntry {
         status = why;
     }
     void end() noexcept { kind = Kind::done; }
-    /// Its signal is left to one behind it. `bytes`: what it brings, if it brings any.
+    /// Its signal is left to a request behind it. `bytes`: how many it brings, if it brings any.
     void cover(std::uint32_t bytes) noexcept {
         kind = Kind::covered;
         if (brings_bytes(opcode)) {
             brought = bytes;
         }
     }
-    /// What the completion of a covered one has as byte_len.
+    /// byte_len for the completion of a covered request.
     [[nodiscard]] std::uint32_t covered_byte_len() const noexcept { return brings_bytes(opcode) ? brought : 0; }
     /// A request of the application's own that the provider has.
     [[nodiscard]] bool is_posted() const noexcept { return kind <= Kind::covered; }
     /// Its message is announced.
     void announce() noexcept { kind = Kind::announced; }
     void sample() noexcept { flags |= kSampled; }
-    /// Whether it is one of an ordinary signaled request that the provider has.
+    /// True: it is the entry of an ordinary signaled request that the provider has.
     [[nodiscard]] bool is_ordinary(Kind its_kind) const noexcept {
         constexpr std::uint64_t kSignal = std::uint64_t{kSignaled} << RequestHead::kFlags;
         constexpr std::uint64_t kOther = std::uint64_t{0xf8} << RequestHead::kOpcode | std::uint64_t{0xff} << kKind |
@@ -125,8 +125,8 @@ static_assert(sizeof(InFlightEntry) == 32 && offsetof(InFlightEntry, opcode) == 
               offsetof(InFlightEntry, kind) == 23);
 static_assert(InFlightEntry::Kind{} == InFlightEntry::Kind::posted);
 
-/// Of a request that a session has submitted. In no template: clang 14 finds no member of an unnamed union by its name
-/// there.
+/// The entry of a request that a session has submitted. No template: in one, clang 14 does not find a member of an
+/// unnamed union by its name.
 [[nodiscard, gnu::always_inline]] inline InFlightEntry entry_of(WorkerSession& session, const WorkRequest& request,
                                                                 std::uint8_t flags, std::uint8_t num_sge) noexcept {
     return {.tag = request.tag,
@@ -185,12 +185,12 @@ public:
     }
     [[nodiscard]] InFlightEntry& at(std::uint32_t position) noexcept { return entries_[slot(position)]; }
 
-    /// Asks for the line of the entry that push() will give, or at() does.
+    /// Prefetch the line of the entry that push() will give, or that at() gives.
     void prefetch_next() const noexcept { __builtin_prefetch(&entries_[empty() ? 0 : slot(tail_)], 1); }
     void prefetch(std::uint32_t position) const noexcept { __builtin_prefetch(&entries_[slot(position)], 1); }
 
-    /// The full position behind the bits that travelled; size() or more from the head when it names nothing
-    /// in flight.
+    /// The offset from the head of the position whose low bits these are; size() or more when it names nothing in
+    /// flight.
     [[nodiscard]] std::uint32_t offset_of(std::uint32_t travelled) const noexcept {
         return (travelled - head_) & WrId::kPositionMask;
     }
@@ -226,8 +226,8 @@ public:
     }
 
 private:
-    // A table that was empty begins with its first entry: so it takes no more of the cache than is in flight, however
-    // long the queue is.
+    // A table that was empty begins again at its first slot, so it takes cache only for what is in flight, however long
+    // the queue is (D12).
     [[nodiscard]] std::size_t slot(std::uint32_t position) const noexcept { return (position - base_) & mask_; }
 
     [[nodiscard]] std::uint32_t more_keys_per_entry() const noexcept {
@@ -242,7 +242,7 @@ private:
     std::uint32_t mask_ = 0;
     std::uint32_t base_ = 0;  // the position whose slot is the first
     OwnLinesArray<InFlightEntry> entries_;
-    OwnLinesArray<std::uint32_t> more_keys_;  // with how many each entry has before them; null where that is none
+    OwnLinesArray<std::uint32_t> more_keys_;  // the first word says how many each entry has; null: none
 };
 static_assert(sizeof(InFlightTable) == 32, "half a line of a WorkerQp");
 

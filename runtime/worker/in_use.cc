@@ -8,13 +8,13 @@
 namespace pollcore {
 namespace {
 
-// Requests of a ring in a step: what a process may have in its ring is no measure for how long a step takes.
+// Requests of a ring that one step looks at, so that a long ring makes no long step.
 constexpr std::uint32_t kSlotsToLookAt = 64;
 
-// Sessions, queue pairs and shared receive queues in a step that have nothing to do with the search.
+// How many sessions, queue pairs and shared receive queues one step may pass that do not concern the search.
 constexpr std::uint32_t kPassedInStep = 64;
 
-// Search::whose
+// Marks in Search::whose.
 constexpr std::uint64_t kOfSession = std::uint64_t{1} << 32;
 constexpr std::uint64_t kOfQp = std::uint64_t{2} << 32;
 
@@ -38,7 +38,7 @@ void InUse::ask(const Question& question) {
 std::optional<InUse::Answer> InUse::turn() noexcept {
     std::optional<Answer> answer;
     if (const Looked looked = look_further(); looked != Looked::more) {
-        // Binds in flight are counted.
+        // The search skips binds in flight, since `binds` counts them.
         const bool found = looked == Looked::found || turn_.binds.in_use(current_.what.window) ||
                            turn_.binds.in_use(current_.what.region);
         answer = Answer{std::exchange(current_.what.command, 0), found};
@@ -62,7 +62,7 @@ bool InUse::may_name_it(const WorkerSession& session) const noexcept {
 }
 
 InUse::Looked InUse::look_further() noexcept {
-    // What has nothing to do with the search costs little, so several are passed in a step.
+    // Objects that do not concern the search cost little, so a step passes several.
     for (std::uint32_t passed = 0; passed < kPassedInStep; ++passed) {
         if (current_.next_session < tables_.sessions().size()) {
             const WorkerSession* session = tables_.sessions().at(current_.next_session);
@@ -94,7 +94,7 @@ InUse::Looked InUse::look_further() noexcept {
     return Looked::more;
 }
 
-// What is looked for, in a request of it that is posted, or announced. Binds are counted elsewhere.
+// True: a posted or announced request of the queue pair uses the key or address handle. `binds` counts binds.
 bool InUse::has_in_flight(const WorkerQp& qp) const noexcept {
     if (current_.what.ah.valid()) {
         return qp.datagram() && qp.sends().entries().uses_ah(current_.what.ah);
@@ -106,8 +106,8 @@ bool InUse::has_in_flight(const WorkerQp& qp) const noexcept {
     return qp.sends().entries().uses_key(lkey) || qp.recvs().uses_key(lkey) || qp.flow().uses_key(lkey);
 }
 
-// By a handle. What names a thing of another protection domain will be refused: it does not keep the thing from ending,
-// or one process could keep another's.
+// True: the request names the wanted object by a handle. A request that names an object of another protection domain
+// will be refused, so it does not count: otherwise one process could keep another's object in use.
 bool InUse::names_it(const WorkRequest& request) const noexcept {
     if (request.opcode == Opcode::release || request.opcode == Opcode::srq_recv) {
         return false;
@@ -126,8 +126,8 @@ bool InUse::names_it(const WorkRequest& request) const noexcept {
     return qp->datagram() && request.ud.ah() == current_.what.ah;
 }
 
-// A session's ring, or what waits for its flow control: so much of it in a step, and no more than stood there at the
-// beginning. What is taken meanwhile will be found in the tables.
+// Searches a session's ring, or the requests that wait for a flow control: kSlotsToLookAt requests in a step, and only
+// slots that were there at the beginning. Requests that are taken meanwhile are found in the tables.
 template <class Slots>
 InUse::Looked InUse::look_through(std::uint64_t whose, const Slots& slots) noexcept {
     if (current_.whose != whose) {
@@ -151,7 +151,7 @@ InUse::Looked InUse::look_through(std::uint64_t whose, const Slots& slots) noexc
     return Looked::more;
 }
 
-// With the continuations behind it.
+// True: the request, or a continuation behind it, names the key.
 template <class Slots>
 bool InUse::names_key(const WorkRequest& request, const Slots& slots, std::size_t at) const noexcept {
     const std::uint32_t lkey = current_.what.lkey;

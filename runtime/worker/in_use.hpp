@@ -1,10 +1,10 @@
 // Whether something that the control thread wants to end is in use: a memory region's key, a memory window, an address
 // handle.
 //
-// A part of a ring, or some queue pairs or shared receive queues, per step. Requests move from rings to tables and
-// never back, so looking at the rings first misses none that was submitted before the question. Searches take turns,
-// and an attached process has one at a time: what one has in its rings is no measure for how long another's search
-// takes.
+// Each step looks at a part of a ring, or at some queue pairs or shared receive queues. Requests move from rings to
+// tables and never back, so a search that looks at the rings first misses no request that was submitted before the
+// question. Searches take turns, and an attached process has one at a time: the length of one process's rings does not
+// decide how long another's search takes.
 //
 // Thread safety: the worker's.
 #pragma once
@@ -29,12 +29,12 @@ public:
         std::uint64_t command = 0;  ///< 0: none
         std::uint32_t device = 0;
         std::uint32_t pd = 0;
-        std::uint32_t client = 0;  ///< whose sessions alone can name it
+        std::uint32_t client = 0;  ///< only sessions of this process can name it
         std::uint32_t lkey = 0;
-        MrHandle region{};        ///< of the key's region, if windows may be bound to it
-        AhHandle ah{};            ///< valid: this is looked for, and no key
-        MwHandle window{};        ///< valid: this is looked for, and no key
-        bool skip_rings = false;  ///< what is still in a ring will be refused, so only what was posted counts
+        MrHandle region{};        ///< the key's region, if windows may be bound to it
+        AhHandle ah{};            ///< valid: the search is for this address handle, not for a key
+        MwHandle window{};        ///< valid: the search is for this window, not for a key
+        bool skip_rings = false;  ///< requests still in a ring will be refused, so only posted ones count
     };
     /// Throws std::bad_alloc.
     void ask(const Question& question);
@@ -43,7 +43,7 @@ public:
         std::uint64_t command = 0;
         bool found = false;
     };
-    /// A step of one search, where there is any. Its answer, when it is over.
+    /// Takes a step of one search, if there is any. Returns the search's answer once it is over.
     [[nodiscard]] std::optional<Answer> turn() noexcept;
 
 private:
@@ -53,8 +53,8 @@ private:
         std::uint32_t next_session = 0;
         std::uint32_t next_qp = 0;
         std::uint32_t next_srq = 0;
-        std::uint64_t whose =
-            0;  // it has come to `slot` of this session, by its id, or of this queue pair, by its handle
+        /// The search has come to `slot` of this session (by its id) or of this queue pair (by its handle).
+        std::uint64_t whose = 0;
         std::uint64_t slot = 0;
         std::uint64_t slots_end = 0;
     };

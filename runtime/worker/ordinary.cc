@@ -11,10 +11,11 @@
 namespace pollcore {
 namespace {
 
-// Completions that a session sees together, where so many have come: who waits for the first waits for them all.
+// At most this many completions are published to a session together (D7): the first of them waits for all.
 constexpr std::uint32_t kPublishedAtOnce = 32;
 
-/// So many requests may be taken whatever they are: each one's completion has a place (I3), and the chains have room.
+/// How many of `wanted` requests may be taken, whatever they are, so that each one's completion has a place (I3) and
+/// the chains have room.
 [[gnu::always_inline]] inline std::uint32_t room(const Turn& turn, WorkerSession& session,
                                                  std::uint32_t wanted) noexcept {
     const auto chain = static_cast<std::uint32_t>(std::min<std::size_t>(wanted, turn.chains.ordinary_room()));
@@ -24,7 +25,8 @@ constexpr std::uint32_t kPublishedAtOnce = 32;
     return session.closing() ? 0 : std::min(chain, session.completion_room(wanted));
 }
 
-// Requests of one queue pair often stand together. It is looked up, and its books are kept, once for all of them.
+// Requests of one queue pair often follow each other. The queue pair is looked up, and its books are kept, once for
+// such a run (D8).
 struct SendRun {
     static constexpr std::uint64_t kNone = ~std::uint64_t{0};  // no handle's bits
 
@@ -32,9 +34,9 @@ struct SendRun {
     WorkerQp* qp = nullptr;
     Share* share = nullptr;
     std::uint32_t message_max = 0;
-    bool limited = false;     // by its gate
-    std::uint32_t left = 0;   // so many more it may have
-    std::uint32_t taken = 0;  // and not in the books yet
+    bool limited = false;     // its gate limits messages
+    std::uint32_t left = 0;   // requests that it may still take
+    std::uint32_t taken = 0;  // requests that are not in the books yet
     ibv_send_wr** end = nullptr;
 
     /// False: no such queue pair, or the session has no part in it.
@@ -51,20 +53,20 @@ struct SendRun {
                           : sends.budget_left(turn);
         limited = qp->gate().limited();
         if (limited) [[unlikely]] {
-            left = std::min(left, qp->gate().credit());  // writes and reads need none, and are not worth a count
+            left = std::min(left, qp->gate().credit());  // writes and reads need no credit, but are not worth a count
             message_max = qp->gate().message_max();
         }
         handle = head.qp_bits();
         end = sends.chain_end();
         return true;
     }
-    /// What was taken of it stands in the books.
+    /// Enters the taken requests into the books.
     [[gnu::always_inline]] void count(WorkerSession& session) noexcept {
         session.take_sends(*share, taken);
         qp->sends().use_budget(taken);
         taken = 0;
     }
-    /// As count(), and the queue pair has its chain.
+    /// Like count(), and gives the queue pair its chain.
     [[gnu::always_inline]] void settle(Turn& turn, WorkerSession& session) noexcept {
         if (handle == kNone || end == qp->sends().chain_end()) {
             return;
@@ -75,14 +77,14 @@ struct SendRun {
     }
 };
 
-// As SendRun, of completions: of one queue pair and one session.
+// Like SendRun, for completions of one queue pair and one session (D8).
 struct EndRun {
     std::uint64_t handle = SendRun::kNone;
     WorkerQp* qp = nullptr;
     WorkerSession* session = nullptr;
-    std::uint32_t ended = 0;    // and not in the books yet
-    std::uint32_t written = 0;  // to the session's ring, of whichever queue pairs, and not published
-    std::uint32_t most = 0;     // so many have room there
+    std::uint32_t ended = 0;    // requests that are not in the books yet
+    std::uint32_t written = 0;  // completions in the session's ring, of any queue pair, that are not published yet
+    std::uint32_t most = 0;     // completions that have room there
 
     [[gnu::always_inline]] void settle() noexcept {
         if (kAdmission && ended != 0) {
@@ -95,8 +97,8 @@ struct EndRun {
             session->publish_written(turn, written);
         }
     }
-    /// Ends the queue's first entry, which is ordinary. `expected`: so many may follow, with this one. False: it must
-    /// go the general way.
+    /// Ends the queue's first entry, which is ordinary. `expected`: how many may follow, counting this one. False: it
+    /// must go the general way.
     [[gnu::always_inline]] bool end(Turn& turn, WorkerCq& cq, InFlightTable& sends, std::uint32_t byte_len,
                                     std::uint32_t expected) noexcept {
         const InFlightEntry& entry = sends.front();
@@ -144,7 +146,7 @@ struct EndRun {
 }  // namespace
 
 std::uint32_t take_ordinary(Turn& turn, std::uint32_t qps_mask, WorkerSession& session, std::uint32_t taken) noexcept {
-    // A request with continuations may have gone beyond the burst.
+    // `taken` may exceed the burst, by the continuations of a request.
     const std::uint32_t most =
         room(turn, session, turn.options.submit_burst - std::min(taken, turn.options.submit_burst));
     ibv_send_wr* wr = turn.chains.send_wrs();
@@ -169,7 +171,7 @@ std::uint32_t take_ordinary(Turn& turn, std::uint32_t qps_mask, WorkerSession& s
             break;
         }
         const SharedWords request = front.words(at);
-        // Each word is asked for once, so what was checked is what is used (I7).
+        // Each word is read once, so the value that was checked is the one that is used (I7).
         std::uint64_t addr = request[2];
         std::uint64_t length_and_lkey = request[3];
         const std::uint64_t rkey_and_sample = request[6];
@@ -199,7 +201,7 @@ std::uint32_t take_ordinary(Turn& turn, std::uint32_t qps_mask, WorkerSession& s
             length_and_lkey = length;
         }
 
-        // From here on it is taken.
+        // From here on the request is taken.
         if (takes_credit) {
             qp->gate().take(1);
         }
@@ -230,7 +232,7 @@ std::uint32_t take_ordinary(Turn& turn, std::uint32_t qps_mask, WorkerSession& s
         wr->num_sge = is_inline ? 1 : static_cast<int>(head.num_sge());
         wr->opcode = static_cast<ibv_wr_opcode>(head.opcode());
         wr->send_flags = (head.flags() & (kFence | kSolicited | kInline)) | (signal ? unsigned{IBV_SEND_SIGNALED} : 0u);
-        wr->imm_data = htonl(static_cast<std::uint32_t>(request[5]));  // read with the opcodes that have one
+        wr->imm_data = htonl(static_cast<std::uint32_t>(request[5]));  // read only for opcodes that have one
         wr->wr.rdma.remote_addr = request[4];
         wr->wr.rdma.rkey = static_cast<std::uint32_t>(rkey_and_sample);
         words_of(*sge)[0] = addr;

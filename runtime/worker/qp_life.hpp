@@ -14,20 +14,20 @@ namespace pollcore {
 enum class QpLife : std::uint8_t {
     init,      ///< takes receives
     ready,     ///< takes everything
-    failing,   ///< in error; what follows comes in the part of the step for it
+    failing,   ///< in error; end_life follows, in its part of the step
     failed,    ///< in error: everything is completed by the device's flush, or by the runtime in its turn
     draining,  ///< waits until nothing is in flight, or the deadline
     emptying,  ///< waits until its CQs were seen empty
-    gone,      ///< the control thread's
+    gone,      ///< belongs to the control thread
 };
 
 enum class QpEvent : std::uint8_t {
     activate,  ///< RTS
     fail,      ///< a bad completion, a fault of the flow control, a CQ that failed, a command
-    end_life,  ///< the part of the step came: WorkerQp::end_life
+    end_life,  ///< WorkerQp::end_life, in its part of the step
     leave,     ///< a command: it is to be drained, or is destroyed, reset or lost with its device
     drained,   ///< nothing is in flight, or it is not waited for any longer
-    emptied,   ///< nothing of it stands in its CQs
+    emptied,   ///< its CQs have no completions of it any more
     renew,     ///< it was reset: the next life begins
     forget,    ///< it was destroyed
 };
@@ -56,7 +56,7 @@ inline constexpr std::array<Row, kQpLives> kTable{{
 
 }  // namespace qp_life_detail
 
-/// What becomes of `life` when `event` happens; `life` where nothing does.
+/// The life that follows `event`; `life` itself if the event changes nothing.
 [[nodiscard]] constexpr QpLife after(QpLife life, QpEvent event) noexcept {
     const QpLife next = qp_life_detail::kTable[static_cast<std::size_t>(life)][static_cast<std::size_t>(event)];
     return next == qp_life_detail::kNone ? life : next;
@@ -65,7 +65,7 @@ inline constexpr std::array<Row, kQpLives> kTable{{
 [[nodiscard]] constexpr bool in_error(QpLife life) noexcept {
     return life >= QpLife::failing;
 }
-/// What sessions see of it.
+/// The state that sessions see.
 [[nodiscard]] constexpr QpState state_of(QpLife life) noexcept {
     return life == QpLife::init    ? QpState::init
            : life == QpLife::ready ? QpState::ready

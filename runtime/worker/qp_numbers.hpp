@@ -25,7 +25,7 @@ public:
             }
         }
     }
-    /// For one more: the next add() then allocates nothing.
+    /// Makes room for one more: the next add() then allocates nothing.
     void make_room() {
         if (2 * (size_ + 1) > places_.size()) {
             const OwnLines<Place> old = std::exchange(places_, OwnLines<Place>(2 * places_.size()));
@@ -49,7 +49,7 @@ public:
             }
             hole = next(hole);
         }
-        // What stands behind moves up, unless that would take it before its home.
+        // Entries behind the hole move up, unless that would put one before its home.
         for (std::size_t at = next(hole); places_[at].qp != nullptr; at = next(at)) {
             const std::size_t mask = places_.size() - 1;
             if (((at - home(places_[at].qp_num)) & mask) >= ((at - hole) & mask)) {

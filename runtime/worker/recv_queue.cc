@@ -18,7 +18,8 @@ bool RecvQueue::fill(Turn& turn, std::uint32_t& posted) noexcept {
     if (ended_ || pool.session().broken()) {
         return false;
     }
-    // Of entries that never completed there may be more than are posted.
+    // An entry whose completion never came keeps its place and those behind it, so the table may have less room than
+    // the taker's counts say.
     const std::uint32_t n = std::min({pool_.available(), table_.room(), kFillMax});
     pool_.count_taken(n);
     for (std::uint32_t i = 0; i < n; ++i) {
@@ -51,7 +52,7 @@ void RecvQueue::post(Turn& turn) noexcept {
         if (post_chain(next, bad) == 0) [[likely]] {
             break;
         }
-        // What stands before the bad one was posted. What follows it gets its own chance, since it may be another
+        // Receives before the bad one were posted. Those behind it are posted again, since they may be another
         // session's.
         bad = bad != nullptr ? bad : next;
         next = bad->next;
@@ -63,8 +64,8 @@ void RecvQueue::post(Turn& turn) noexcept {
     }
 }
 
-// It was never in the queue, so its completion keeps to no order of it and comes at once, as an error of the call
-// would.
+// A refused receive was never in the queue, so its completion keeps to no order there. It comes at once, as an error of
+// the call would (D19).
 [[gnu::cold]] void RecvQueue::refuse(Turn& turn, ibv_recv_wr& bad) noexcept {
     const auto place = static_cast<std::uint32_t>(bad.wr_id) & WrId::kPositionMask;
     const InFlightEntry entry = table_.at(place);
@@ -78,7 +79,7 @@ void RecvQueue::post(Turn& turn) noexcept {
         complete_by_runtime(turn, entry, Status::post_refused);
     } else {
         pool_.return_unused(static_cast<std::uint32_t>(entry.tag));
-        // Where there is another, it is tried again when that one is taken; else in the next step.
+        // If another receive is posted, the queue is filled again when that one is taken, else in the next step.
         if (pool_.posted() == 0) {
             refill(turn);
         }
@@ -102,7 +103,7 @@ void RecvQueue::complete_pooled(Turn& turn, std::uint32_t buffer, Completion& co
     if (!is_message) [[unlikely]] {
         pool_.return_unused(buffer);
         if (pool_.low()) {
-            refill(turn);  // it goes on, or its other queue pairs do
+            refill(turn);  // the queue goes on, or other queue pairs of a shared one do
         }
         return;
     }
@@ -117,7 +118,8 @@ void RecvQueue::complete_pooled(Turn& turn, std::uint32_t buffer, Completion& co
 
 [[gnu::noinline]] void RecvQueue::tell(Turn& turn, const Completion& completion, Flow& flow) noexcept {
     if (flow.watches_receives()) {
-        (void)flow.received(turn, completion, false);  // what is no message the application has asked for
+        // The answer does not matter: the application posted this receive itself.
+        (void)flow.received(turn, completion, false);
     }
 }
 
@@ -138,7 +140,7 @@ void RecvQueue::complete_unposted(Turn& turn) noexcept {
 
 void RecvQueue::buffer_released(Turn& turn) noexcept {
     if (ended_ && qp_ != nullptr) {
-        qp_->look_again(turn);  // it may have waited for a buffer to tell the end with
+        qp_->look_again(turn);  // telling the end may have waited for a buffer
     } else {
         refill(turn);
     }
@@ -154,7 +156,7 @@ void RecvQueue::buffer_released(Turn& turn) noexcept {
     completion.qp = qp;
     completion.status = cause == Status::success ? Status::wr_flush_err : cause;
     completion.flags = kByRuntime;
-    (void)pool_.tell_end(turn, completion);  // again when a buffer is released, or the last receive is back
+    (void)pool_.tell_end(turn, completion);  // else again when a buffer is released, or the last receive is back
 }
 
 [[gnu::cold]] void RecvQueue::complete_leftovers(Turn& turn, Status status) noexcept {

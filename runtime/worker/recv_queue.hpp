@@ -38,8 +38,8 @@ public:
     struct Options {
         std::uint32_t depth = 0;
         std::uint32_t sges_max = 1;
-        std::uint32_t device = 0;  ///< whose keys its receives name
-        std::uint32_t pd = 0;      ///< the control thread's number of it
+        std::uint32_t device = 0;  ///< device whose keys its receives name
+        std::uint32_t pd = 0;      ///< the control thread's number of the protection domain
     };
     /// A queue pair's.
     RecvQueue(const Options& options, WorkerQp& qp)
@@ -55,9 +55,9 @@ public:
           device_(options.device),
           pd_(options.pd) {}
 
-    // ---- What it is wired to, before the worker has it ----
+    // ---- Wiring, before the worker has it ----
 
-    /// The provider's queue; null, where it is gone.
+    /// The provider's queue; null: it is gone.
     void set_provider(ibv_qp* qp) noexcept { verbs_qp_ = qp; }
     void set_provider(ibv_srq* srq) noexcept { verbs_srq_ = srq; }
     void set_watcher(ReceiveWatcher* watcher) noexcept { watcher_ = watcher; }
@@ -68,16 +68,16 @@ public:
     }
     [[nodiscard]] BufferPool* pool() const noexcept { return pool_.pool(); }
     [[nodiscard]] const PoolTaker& taker() const noexcept { return pool_; }
-    /// Receives of the pool that something came to in this life, modulo 2^32.
+    /// How many of the pool's receives have completed with success in this life, modulo 2^32.
     [[nodiscard]] std::uint32_t messages() const noexcept { return messages_; }
 
     // ---- Receives go in ----
 
     [[nodiscard]] bool full() const noexcept { return table_.full(); }
-    /// In flight, or waiting for their turn to complete.
+    /// Receives in flight, or waiting for their turn to complete.
     [[nodiscard]] std::uint32_t size() const noexcept { return table_.size(); }
-    /// A session's receive, which its books have; not when full(), and where the chains have room. `slots` has its
-    /// continuations.
+    /// Takes a receive that its session has counted already. Not when full(); the chains must have room. `slots` has
+    /// the receive's continuations.
     template <class Slots>
     [[gnu::always_inline]] void take(Turn& turn, WorkerSession& session, const WorkRequest& request, const Slots& slots,
                                      std::size_t slot) noexcept {
@@ -97,25 +97,26 @@ public:
         chain(turn, place, sges);
         turn.counters.receives.add();
     }
-    /// It has few receives of its pool's left, if it takes from one.
+    /// Few receives are left: the queue is filled in this step, if it takes from a pool.
     void refill(Turn& turn) noexcept {
         if (pool_.pool() != nullptr && !ended_) {
             turn.refills.add(*this);
         }
     }
-    static constexpr std::uint32_t kFillMax = 64;  ///< of one queue in one step (I10)
-    /// Chains what its pool has for it, up to kFillMax receives, for which the chains have room. True: there may be
-    /// more.
+    static constexpr std::uint32_t kFillMax = 64;  ///< receives that one queue gets in one step (I10)
+    /// Chains receives for buffers of its pool, up to kFillMax; the chains must have room for so many. True: there may
+    /// be more.
     [[nodiscard]] bool fill(Turn& turn, std::uint32_t& posted) noexcept;
-    /// The chain goes to the provider, and what it refuses of it ends.
+    /// Posts the chain. Receives that the provider refuses end.
     void post(Turn& turn) noexcept;
 
     // ---- And come out ----
 
-    /// What is in flight at a place that a work completion names; null: nothing.
+    /// The receive in flight at a place that a work completion names; null: none.
     [[nodiscard]] const InFlightEntry* find(std::uint32_t place) noexcept { return table_.find(place); }
-    /// That of `entry`, which find() gave, has completed as `completion` says, on the queue pair that it names. `flow`:
-    /// that one's WorkerQp::asked(). `datagram`: what was received, if it was one.
+    /// The receive of `entry`, which find() gave, has completed as `completion` says, on the queue pair that
+    /// `completion` names. `flow`: that queue pair's WorkerQp::asked(). `datagram`: the work completion, if a datagram
+    /// was received.
     [[gnu::always_inline]] void complete(Turn& turn, std::uint32_t place, const InFlightEntry& entry,
                                          Completion& completion, Flow* flow, const ibv_wc* datagram) noexcept {
         if (entry.kind == InFlightEntry::Kind::pooled) {
@@ -141,10 +142,10 @@ public:
         ended_ = true;
         ended_status_ = status;
     }
-    /// All receives of a queue pair in error are back: the application is told once that no message comes to a pool's
-    /// buffer.
+    /// Tells the application, once in a life and after all receives of the queue pair in error are back, that no more
+    /// messages come to the pool's buffers.
     void tell_end(Turn& turn, QpHandle qp, Status cause) noexcept;
-    /// No device touches them any more: what is left completes with `status`.
+    /// No device touches the buffers any more: the remaining receives complete with `status`.
     void complete_leftovers(Turn& turn, Status status) noexcept;
     /// A new life of its queue pair begins, under this handle.
     void begin_life(QpHandle qp) noexcept {
@@ -208,7 +209,7 @@ private:
         }
     }
     void complete_by_runtime(Turn& turn, const InFlightEntry& entry, Status status) noexcept;
-    /// What the provider does not have completes now that all before it has (I2).
+    /// Completes receives that the provider does not have, now that all before them have completed (I2).
     void complete_unposted(Turn& turn) noexcept;
 
     ibv_qp* verbs_qp_ = nullptr;
@@ -223,7 +224,7 @@ private:
     RecvTable table_;
     PoolTaker pool_{*this};
     ReceiveWatcher* watcher_ = nullptr;
-    WorkerQp* qp_ = nullptr;  // whose it is; null: a shared one
+    WorkerQp* qp_ = nullptr;  // the queue pair that it belongs to; null: it is a shared one
     QpHandle qp_handle_;
     SrqHandle srq_;
     std::uint32_t device_ = 0;

@@ -1,8 +1,8 @@
 // The receives that a receive queue has in flight.
 //
-// A queue pair's own complete in the order in which they were posted, as far as the device is concerned, and the
-// runtime keeps to that order with those that it completes itself. Receives of a shared receive queue complete in any
-// order (H4): a completion frees its slot wherever it stands.
+// The device completes a queue pair's own receives in the order in which they were posted, and the runtime keeps to
+// that order for receives that it completes itself. Receives of a shared receive queue complete in any order (H4): a
+// completion frees its slot, wherever that stands (D20).
 //
 // Thread safety: the worker's alone.
 #pragma once
@@ -80,10 +80,11 @@ private:
     std::uint32_t more_keys_per_entry_ = 0;
     OwnLines<InFlightEntry> entries_;
     OwnLines<std::uint32_t> more_keys_;
-    OwnLines<std::uint32_t> free_;  // the last that was given back first, since it is in the cache
+    OwnLines<std::uint32_t> free_;  // a stack: the slot given back last is still in the cache
 };
 
-/// A place is a position or a slot; WrId::kPositionBits of it travel.
+/// Receives in flight, in post order or in any order. A place is a position or a slot; a wr_id has its low
+/// WrId::kPositionBits.
 class RecvTable {
 public:
     enum class Order : std::uint8_t { as_posted, any };
@@ -113,11 +114,11 @@ public:
     [[nodiscard]] InFlightEntry& at(std::uint32_t place) noexcept {
         return any_ ? slots_.at(place) : positions_.at(full_position(place));
     }
-    /// The keys of the SGEs after the first, of the entry that was pushed last.
+    /// Sets the keys of the SGEs after the first, for the entry that was pushed last.
     void set_more_keys(std::uint32_t place, std::span<const ibv_sge> more) noexcept {
         any_ ? slots_.set_more_keys(place, more) : positions_.push_more_keys(more);
     }
-    /// What the provider has at a place that a work completion names; null: nothing.
+    /// The entry at a place that a work completion names; null: the provider has nothing there.
     [[nodiscard]] [[gnu::always_inline]] InFlightEntry* find(std::uint32_t place) noexcept {
         if (any_) {
             return slots_.in_flight(place) ? &slots_.at(place) : nullptr;
@@ -129,7 +130,7 @@ public:
         InFlightEntry& entry = positions_.at(positions_.head_position() + offset);
         return entry.with_provider() ? &entry : nullptr;
     }
-    /// It has completed.
+    /// Removes an entry that has completed.
     [[gnu::always_inline]] void remove(std::uint32_t place) noexcept {
         if (any_) {
             slots_.give_back(place);
@@ -140,7 +141,7 @@ public:
             ++strays_;
         }
     }
-    /// The provider did not take it. True: those behind it have moved up by one place.
+    /// Removes an entry that the provider refused. True: the entries behind it have moved up by one place.
     [[nodiscard]] bool erase(std::uint32_t place) noexcept {
         if (any_) {
             slots_.give_back(place);
@@ -149,14 +150,15 @@ public:
         positions_.erase(full_position(place));
         return true;
     }
-    /// The front is one that the provider does not have.
+    /// The provider does not have the front entry.
     [[nodiscard]] bool has_unposted() const noexcept { return strays_ != 0 && !positions_.front().with_provider(); }
-    /// The newest entry is one that the provider will not have.
+    /// The provider will not get the newest entry, which is at `place`.
     void leave_unposted(std::uint32_t place, Status why) noexcept {
         at(place).leave_unposted(why);
         ++strays_;
     }
-    /// Removes the front if the provider does not have it; else null. The reference holds until the next push.
+    /// Removes and returns the front if the provider does not have it, else returns null. The pointer holds until the
+    /// next push.
     [[nodiscard]] const InFlightEntry* pop_unposted() noexcept {
         if (!has_unposted()) {
             return nullptr;
@@ -164,7 +166,7 @@ public:
         --strays_;
         return &positions_.pop();
     }
-    /// Removes all there are.
+    /// Removes all entries, and gives each to `take`.
     template <class Take>
     void take_all(Take&& take) noexcept {
         if (!any_) {
@@ -197,7 +199,7 @@ private:
     }
 
     bool any_ = false;
-    std::uint32_t strays_ = 0;  // of positions_, those that the provider does not have
+    std::uint32_t strays_ = 0;  // entries of positions_ that the provider does not have
     InFlightTable positions_;
     SlotTable slots_;
 };

@@ -55,10 +55,10 @@ void RingPool::begin(Turn& turn, WorkerQp& qp, Flow& flow, bool in_order) noexce
     counters().held.add();
 }
 
-// What a queue pair in error had received is delivered; one completion says that no more comes.
+// Everything that a queue pair in error had received is delivered. One completion says that no more comes.
 [[gnu::cold]] void RingPool::tell_end(Turn& turn) noexcept {
     if (!ring_.hold_end()) {
-        return;  // the last one is still with the application
+        return;  // the application still has the last such completion
     }
     Completion completion;
     completion.qp = qp_->handle();
@@ -87,7 +87,7 @@ void RingPool::release(Turn& turn, std::span<const std::uint32_t> places) noexce
 void RingPool::leave(Turn& turn) noexcept {
     while (qp_ != nullptr && take_records(turn) != 0) {
     }
-    if (qp_ != nullptr) {  // no room for the end: it is not told
+    if (qp_ != nullptr) {  // no room for the final completion: it is dropped
         qp_ = nullptr;
         turn.rings.remove(*this);
     }

@@ -39,17 +39,17 @@ public:
     [[nodiscard]] std::uint64_t addr() const noexcept { return addr_; }
     [[nodiscard]] std::uint32_t rkey() const noexcept { return rkey_; }
 
-    /// A new writer: the peer of `qp`. The ring is looked at from now on.
+    /// A new writer begins, the peer of `qp`. The worker looks at the ring from now on.
     void begin(Turn& turn, WorkerQp& qp, Flow& flow, bool in_order) noexcept;
     /// Messages may come from the peer of `qp`, or their end has not been told.
     [[nodiscard]] bool serves(const WorkerQp& qp) const noexcept { return qp_ == &qp; }
-    /// Whether something of the next record is there.
+    /// The next record has begun to arrive.
     [[nodiscard]] [[gnu::always_inline]] bool begun() const noexcept { return ring_.begun(); }
-    /// Hands out what has come; in error, then the end. Returns how much there was.
+    /// Hands out the records that have come, and, in error, then the end. Returns how many records there were.
     std::uint32_t take_records(Turn& turn) noexcept;
     /// The queue pair's life is over; the ring goes on with the next.
     void leave(Turn& turn) noexcept;
-    /// The writer knows of all positions before this.
+    /// The writer knows that it may fill all positions before this one.
     void set_told(std::uint32_t told) noexcept { told_ = told; }
 
     void release(Turn& turn, std::span<const std::uint32_t> places) noexcept override;
@@ -63,8 +63,8 @@ private:
     void hand_out(Turn& turn, std::uint32_t place, Completion& completion) noexcept;
 
     WriteRing ring_;
-    WorkerQp* qp_ = nullptr;  // whose peer's messages come by it, and have not ended
-    Flow* flow_ = nullptr;    // that one's
+    WorkerQp* qp_ = nullptr;  // queue pair whose peer writes here; null: none, or its messages have ended
+    Flow* flow_ = nullptr;    // the flow control of qp_
     std::uint32_t told_ = 0;
     std::uint64_t addr_;
     std::uint32_t rkey_;

@@ -11,8 +11,8 @@
 namespace pollcore {
 namespace {
 
-/// What a receive's work completion says, in the fields that are valid. Of a datagram, which says where it came from,
-/// `wc` is returned.
+/// Takes the valid fields of a receive's work completion. Returns `wc` for a datagram, since it says where that came
+/// from, else null.
 [[gnu::always_inline]] inline const ibv_wc* take_recv_fields(const WorkerQp* qp, const ibv_wc& wc,
                                                              Completion& completion) noexcept {
     completion.status = static_cast<Status>(wc.status);
@@ -41,8 +41,8 @@ namespace {
 }  // namespace
 
 void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
-    // Fetching the line from an application that watches it takes as long as a hop, so it begins before anything is
-    // known.
+    // Fetching the line from an application that watches it takes as long as a hop, so it begins before the first
+    // completion is looked at (D3).
     if (cq.served() != nullptr) [[likely]] {
         cq.served()->prefetch_completions();
     }
@@ -57,8 +57,8 @@ void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
     }
 }
 
-// The sessions that want a time have wide completions, which are never ordinary; others of these queue pairs go the
-// general way, too.
+// Sessions that want the time have wide completions, which are never ordinary. Other sessions' completions of these
+// queue pairs go the general way, too (D37).
 [[gnu::noinline]] void Router::route_with_times(WorkerCq& cq, std::uint32_t n) noexcept {
     for (std::uint32_t i = 0; i < n; ++i) {
         turn_.set_device_time(device_times_[i]);
@@ -67,8 +67,8 @@ void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
     turn_.set_device_time(0);
 }
 
-// As Submitter::prefetch_qps(), for the first `n` of wcs_. Those of shared receive queues name none, and nothing is
-// fetched in vain but a line.
+// Like Submitter::prefetch_qps(), for the first `n` of wcs_. A completion of a shared receive queue names no queue
+// pair, which costs one line fetched in vain.
 [[gnu::noinline]] void Router::prefetch_entries(std::uint32_t n) noexcept {
     std::array<const WorkerQp*, kBurstMax> qps;
     for (std::uint32_t i = 0; i < n; ++i) {
@@ -90,11 +90,12 @@ void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
     const WrId id = WrId::unpack(wc.wr_id);
     WorkerQp* qp = tables_.find(id.qp);
     if (qp == nullptr) [[unlikely]] {
-        turn_.counters.stale_completions.add();  // of a generation that is gone and was completed then (H3)
+        turn_.counters.stale_completions.add();  // its generation is gone, and its requests were completed then (H3)
         return;
     }
     if (wc.status != IBV_WC_SUCCESS) [[unlikely]] {
-        qp->fail(turn_, static_cast<Status>(wc.status));  // first: who sees the completion sees the error, too
+        // First, so that a session that sees the completion sees the error, too.
+        qp->fail(turn_, static_cast<Status>(wc.status));
     }
     if (id.recv) {
         complete_recv(cq, *qp, id.position, wc);
@@ -103,7 +104,7 @@ void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
     }
 }
 
-/// The session of the entry is likely the next one's, too.
+/// The session of this entry is likely the next completion's, too.
 [[gnu::always_inline]] inline void Router::serve(WorkerCq& cq, const InFlightEntry& entry) noexcept {
     if (entry.kind <= InFlightEntry::Kind::pooled && entry.signaled()) [[likely]] {
         cq.serve(entry.session);
@@ -154,7 +155,7 @@ void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
     WorkerQp* qp = srq->find(wc.qp_num);
     Completion completion;
     const ibv_wc* datagram = take_recv_fields(qp, wc, completion);
-    // A number that names none is a provider's mistake; the receive is over all the same.
+    // A number that names no queue pair is a provider's mistake, but the receive has completed all the same (D20).
     if (qp != nullptr) [[likely]] {
         completion.qp = qp->handle();
     }

@@ -1,4 +1,4 @@
-// From a CQ to the sessions: each work completion finds what it completes by wr_id.
+// Routes work completions from a CQ to the sessions. A work completion finds its request by wr_id.
 //
 // Thread safety: the worker's.
 #pragma once
@@ -21,13 +21,13 @@ public:
 
     /// Where a poll puts its completions: as many as a burst has.
     [[nodiscard]] ibv_wc* wcs() noexcept { return wcs_.data(); }
-    /// And, of a CQ that has them, the device's times.
+    /// Where a poll puts the device's times, if the CQ has them.
     [[nodiscard]] std::uint64_t* device_times() noexcept { return device_times_.data(); }
 
-    /// The first `n` of wcs().
+    /// Routes the first `n` of wcs().
     void route(WorkerCq& cq, std::uint32_t n) noexcept;
     void route_with_times(WorkerCq& cq, std::uint32_t n) noexcept;
-    /// Polling it failed: nothing comes from it any more.
+    /// Polling the CQ failed: it gives no more completions (D46).
     void fail(WorkerCq& cq) noexcept;
 
 private:

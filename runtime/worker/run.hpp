@@ -16,21 +16,21 @@
 
 namespace pollcore {
 
-/// What a thread can do while it waits: the host's, or a test's.
+/// What a thread can do while it waits: the host's ways, or a test's (D30).
 class IdleWays {
 public:
     virtual ~IdleWays() = default;
-    /// The core rests for about a microsecond; or, if there is only one source, until that is ready, and for a little
-    /// longer at most.
+    /// The core rests for about a microsecond. If there is only one source, the core rests until that is ready, for
+    /// some tens of microseconds at most (D34).
     virtual void monitor(const RingConsumer<WorkRequest>* only_source) noexcept = 0;
     virtual void yield() noexcept = 0;
-    /// Until one of them is readable, or `deadline_ns` has come on the steady clock, or on the one that the devices
-    /// have; for `most_ns` at most.
+    /// Waits until one of `fds` is readable or `deadline_ns` has come, for `most_ns` at most. The deadline is on the
+    /// steady clock, or on the devices' clock if they have one.
     virtual void wait(std::span<pollfd> fds, std::uint64_t deadline_ns, std::uint64_t most_ns) noexcept = 0;
 };
 
-/// Sleeps, once Worker::fall_asleep() has returned true, until there is a reason not to. The worker is awake then.
-/// `Now` is the clock that the worker is stepped with.
+/// Called after Worker::fall_asleep() has returned true. Sleeps until there is a reason to wake up; on return the
+/// worker is awake. `Now` is the clock that the worker is stepped with.
 template <class Now>
 void sleep_until_woken(Worker& worker, const std::atomic<bool>& stop, IdleWays& ways, Now now) noexcept {
     std::array<pollfd, kDevicesMax + 2> fds{};
@@ -52,12 +52,13 @@ void sleep_until_woken(Worker& worker, const std::atomic<bool>& stop, IdleWays& 
     worker.wake_up(now());
 }
 
-/// Turns the worker on this thread until `stop` is true. Who sets it while the worker may sleep signals its bell after.
+/// Turns the worker on this thread until `stop` is true. A thread that sets `stop` while the worker may sleep must
+/// signal the worker's bell afterwards.
 template <class Now>
 void turn_worker(Worker& worker, const std::atomic<bool>& stop, const IdleLadder& ladder, IdleWays& ways, Now now,
                  double cycles_per_ns) noexcept {
-    // The clock, the commands and `stop` together cost more than a look for work, so a worker that spins looks so often
-    // in one step while there is none.
+    // Reading the clock, the commands and `stop` costs more than a look for work, so a step of a spinning worker looks
+    // up to this often until it finds work (D17).
     constexpr std::uint32_t kLooks = 16;
     struct Rung {
         IdlePolicy policy;
@@ -73,7 +74,7 @@ void turn_worker(Worker& worker, const std::atomic<bool>& stop, const IdleLadder
     WorkerCounters& counters = worker.own_counters();
     Heartbeat& heartbeat = worker.own_heartbeat();
     const Rung* rung = rungs.data();
-    std::uint64_t since = 0;  // this rung
+    std::uint64_t since = 0;  // when this rung began
     bool idle = false;
     bool slept = false;
     const auto leave = [&](std::uint64_t at) {
@@ -108,7 +109,8 @@ void turn_worker(Worker& worker, const std::atomic<bool>& stop, const IdleLadder
             case IdlePolicy::monitor: ways.monitor(worker.only_source()); break;
             case IdlePolicy::yield: ways.yield(); break;
             case IdlePolicy::event:
-                // Where it cannot, there was something, or something goes on without an event: as after work.
+                // If the worker cannot sleep, there is work, or something goes on without an event. The ladder begins
+                // again in any case, as after work.
                 slept = worker.fall_asleep(time);
                 if (slept) {
                     sleep_until_woken(worker, stop, ways, now);

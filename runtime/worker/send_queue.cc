@@ -38,7 +38,7 @@ namespace {
     entries_.erase(position);
     for (ibv_send_wr* wr = bad.next; wr != nullptr; wr = wr->next) {
         WrId id = WrId::unpack(wr->wr_id);
-        --id.position;  // modulo what travels
+        --id.position;  // pack() cuts off the upper bits
         wr->wr_id = id.pack();
     }
     turn.counters.post_failures.add();

@@ -1,4 +1,4 @@
-// A send queue: what of it is in flight, its chain, and when it needs a signal. It knows neither flow control nor the
+// A send queue: its requests in flight, its chain, and when it needs a signal. It knows neither flow control nor the
 // queue pair's life.
 //
 // Thread safety: made by the control thread, the worker's from the command that adds its queue pair until the answer to
@@ -24,7 +24,7 @@ public:
         std::uint32_t depth = 0;
         std::uint32_t sges_max = 1;
         std::uint32_t signal_interval = 1;  ///< a signal at least this often
-        bool coalesce_signals = false;      ///< coalesce() is to be asked for each chain
+        bool coalesce_signals = false;      ///< coalesce() is called for each chain (D49)
     };
 
     explicit SendQueue(const Options& options)
@@ -34,7 +34,7 @@ public:
     SendQueue(const SendQueue&) = delete;  // it points into itself
     SendQueue& operator=(const SendQueue&) = delete;
 
-    /// The provider's queue pair; null, where it is gone.
+    /// The provider's queue pair; null: it is gone.
     void set_provider(ibv_qp* qp) noexcept { qp_ = qp; }
     [[nodiscard]] ibv_qp* provider() const noexcept { return qp_; }
 
@@ -43,7 +43,7 @@ public:
 
     // ---- What a step may take ----
 
-    /// Requests that it may still have in this step, of `burst`.
+    /// Requests that it may still take in this step, of WorkerOptions::qp_burst.
     [[nodiscard]] [[gnu::always_inline]] std::uint32_t budget_left(const Turn& turn) noexcept {
         if (budget_step_ != turn.number()) {
             budget_step_ = turn.number();
@@ -61,12 +61,13 @@ public:
 
     // ---- Signals ----
 
-    /// A signal that nobody asked for keeps things moving, before unsignaled work could fill the queue.
+    /// True: the next request needs a signal, even if nobody asks for it. Without one, unsignaled requests could fill
+    /// the queue.
     [[nodiscard]] bool must_signal() const noexcept {
         return !planted(Bug::wedged) && unsignaled_run_ + 1 >= signal_interval_;
     }
     void count_signal(bool signaled) noexcept { unsignaled_run_ = signaled ? 0 : unsignaled_run_ + 1; }
-    /// One that may have carried a signal was not posted: the next makes up for it.
+    /// A request that may have carried a signal was not posted, so the next one gets a signal.
     void signal_next() noexcept { unsignaled_run_ = signal_interval_; }
 
     // ---- The chain ----
@@ -77,17 +78,17 @@ public:
         *chain_end_ = &wr;
         chain_end_ = &wr.next;
     }
-    /// The chain, which goes out.
+    /// Takes the chain, which is to be posted.
     [[nodiscard]] ibv_send_wr* take_chain() noexcept {
         *std::exchange(chain_end_, &chain_) = nullptr;
         return std::exchange(chain_, nullptr);
     }
     [[nodiscard]] bool coalesces() const noexcept { return coalesces_; }
-    /// Leaves all signals of the chain to its last request, with which the others complete then.
+    /// Leaves all signals of the chain to its last request. The others then complete with that one (D49).
     void coalesce(ibv_send_wr& chain) noexcept;
-    /// Requests of the chain that went out last complete only with the one at its end.
+    /// Requests of the chain that was posted last complete only with the one at its end.
     [[nodiscard]] bool has_covered() const noexcept { return has_covered_; }
-    /// Posts it. The first that the provider refused; null: none.
+    /// Posts the chain. Returns the first request that the provider refused; null: none.
     [[nodiscard]] [[gnu::always_inline]] ibv_send_wr* post(Turn& turn, ibv_send_wr* chain) noexcept {
         ibv_send_wr* bad = nullptr;
         turn.counters.send_doorbells.add();
@@ -96,13 +97,13 @@ public:
         }
         return bad != nullptr ? bad : chain;
     }
-    /// A work request that was refused was never in the queue. Its place is given back at once, or refused ones between
-    /// others would take the room that those were promised. What stands behind it in its chain moves up.
+    /// A refused work request was never in the queue. Its place is given back at once: refused requests among others
+    /// would take the room that those were promised. Requests behind it in its chain move up.
     [[nodiscard]] InFlightEntry take_refused(Turn& turn, ibv_send_wr& bad) noexcept;
 
-    /// Posts one by itself, with its entry: what the runtime needs for itself, announces, or binds. `post` gets the
-    /// provider's queue pair, the wr_id and the entry, and returns what the provider did. False: it was refused, and
-    /// has no entry any more.
+    /// Posts one work request by itself, with its entry: one of the runtime's own, an announcement, or a bind. `post`
+    /// gets the provider's queue pair, the wr_id and the entry, and returns the provider's result. False: the work
+    /// request was refused, and has no entry any more.
     template <class Post>
     [[nodiscard]] bool post_now(Turn& turn, QpHandle handle, const InFlightEntry& entry, Post&& post) noexcept {
         const std::uint32_t position = entries_.next_position();
@@ -116,7 +117,7 @@ public:
         (void)entries_.pop_back();
         return false;
     }
-    /// As that, of an ordinary work request, which gets its wr_id here.
+    /// Posts `wr` by itself, with its entry, and sets its wr_id.
     [[nodiscard]] bool post_now(Turn& turn, QpHandle handle, const InFlightEntry& entry, ibv_send_wr& wr) noexcept {
         return post_now(turn, handle, entry, [&](ibv_qp* qp, std::uint64_t wr_id, const InFlightEntry&) {
             wr.wr_id = wr_id;
@@ -127,18 +128,18 @@ public:
 
     // ---- Failures ----
 
-    /// In this life a request has failed, or its completion was lost: what stands behind it must complete, signaled or
-    /// not, since what is flushed does.
+    /// In this life a request has failed, or its completion was lost. All requests behind it must complete, signaled or
+    /// not, since flushed requests do.
     [[nodiscard]] bool failed() const noexcept { return failed_; }
     void fail() noexcept { failed_ = true; }
-    /// Nothing is in flight.
+    /// A life begins, with nothing in flight.
     void begin_life() noexcept {
         unsignaled_run_ = 0;
         failed_ = false;
     }
 
 private:
-    // What a send and its completion look at.
+    // A send and its completion look at these.
     ibv_qp* qp_ = nullptr;
     ibv_send_wr* chain_ = nullptr;
     ibv_send_wr** chain_end_ = &chain_;

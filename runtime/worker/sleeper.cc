@@ -10,10 +10,10 @@
 namespace pollcore {
 namespace {
 
-// Acknowledging takes a mutex of the provider, so it is done for so many events at once.
+// Acknowledging takes a mutex of the provider, so this many events are acknowledged at once.
 constexpr std::uint32_t kEventsPerAck = 64;
 
-// Taken from one channel at a time (I10).
+// Events that are taken from one channel at a time (I10).
 constexpr std::uint32_t kEventsPerLook = 64;
 
 }  // namespace
@@ -32,7 +32,7 @@ WorkerCq* Sleeper::find(const ibv_cq& cq) const noexcept {
 }
 
 bool Sleeper::arm() noexcept {
-    (void)take_events();  // of CQs that were armed before
+    (void)take_events();  // events of CQs that were armed before
     for (WorkerCq* cq : tables_.polled_cqs()) {
         if (cq->failed() || cq->armed()) {
             continue;
@@ -56,7 +56,7 @@ std::uint32_t Sleeper::take_events() noexcept {
             turn_.counters.cq_events.add();
             WorkerCq* const cq = find(*verbs_cq);
             if (cq == nullptr) {
-                channel.acknowledge(*verbs_cq, 1);  // it was removed, and whoever destroys it waits for this
+                channel.acknowledge(*verbs_cq, 1);  // the CQ was removed, and its destruction waits for this
                 turn_.counters.cq_event_acks.add();
                 continue;
             }
@@ -65,8 +65,8 @@ std::uint32_t Sleeper::take_events() noexcept {
             }
         }
         if (result != 0 && result != EAGAIN) [[unlikely]] {
-            // Its device is lost, or nothing is known of it: what is on it makes no more events, and cannot be slept
-            // for.
+            // The channel's device is lost, or the error is an unknown one: the CQs on it raise no more events, and the
+            // worker cannot sleep for them.
             for (WorkerCq* cq : tables_.polled_cqs()) {
                 if (cq->options().channel == &channel) {
                     acknowledge(*cq);
@@ -75,7 +75,7 @@ std::uint32_t Sleeper::take_events() noexcept {
             }
             channels_.erase(channels_.begin() + static_cast<std::ptrdiff_t>(i));
             turn_.counters.failed_channels.add();
-            ++taken;  // nobody is to sleep for what makes no more events
+            ++taken;  // the worker must not sleep for CQs that raise no more events
             continue;
         }
         ++i;

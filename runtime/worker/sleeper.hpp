@@ -1,6 +1,6 @@
 // Events of CQs, for a worker that may sleep (I8).
 //
-// Whatever completes after a CQ was armed makes an event, on the channel of its device.
+// The first completion after a CQ was armed raises an event, on the channel of its device.
 //
 // Thread safety: the worker's thread's, but for knock().
 #pragma once
@@ -20,21 +20,21 @@ class Sleeper {
 public:
     Sleeper(Turn& turn, const Tables& tables) : turn_(turn), tables_(tables) {}
 
-    /// Before anything else: the channel of each device, which outlives the worker.
+    /// Called before anything else, with the channel of each device. The channel must outlive the worker.
     void add_channel(CompletionChannel& channel) { channels_.push_back(&channel); }
     [[nodiscard]] std::span<CompletionChannel* const> channels() const noexcept { return channels_; }
     [[nodiscard]] bool has(const CompletionChannel* channel) const noexcept;
 
-    /// Each CQ makes an event for its next completion. False: one does not.
+    /// Arms each CQ, which then raises an event for its next completion. False: one could not be armed.
     [[nodiscard]] bool arm() noexcept;
-    /// Returns how many there were. One with nothing behind it is normal: its completion was polled before the worker
-    /// slept.
+    /// Takes the channels' events, and returns how many there were. An event without a completion is normal: the
+    /// completion was polled before the worker slept.
     std::uint32_t take_events() noexcept;
     void acknowledge(WorkerCq& cq) noexcept;
     /// The earliest CompletionChannel::look_again_ns().
     [[nodiscard]] std::uint64_t look_again_ns() const noexcept;
 
-    /// From here on who writes a command rings the bell.
+    /// From here on a thread that writes a command rings the bell (D23).
     void expect_commands() noexcept { command_sleep_.expect(); }
     void sleep() noexcept { slept_ = true; }
     /// True: it had fallen asleep.
@@ -49,7 +49,7 @@ private:
     Turn& turn_;
     const Tables& tables_;
     std::vector<CompletionChannel*> channels_;
-    SleepWord command_sleep_;  // taken by who writes commands
+    SleepWord command_sleep_;  // taken by the thread that writes commands
     bool slept_ = false;       // has fallen asleep, and not woken up yet
 };
 

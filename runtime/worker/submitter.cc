@@ -10,8 +10,8 @@
 
 namespace pollcore {
 
-// With many queue pairs a burst would wait for each one's lines in turn: here it asks for all of them at once. What
-// stands in the ring is believed no further than that.
+// With many queue pairs a burst would wait for each one's lines in turn, so this asks for all of them at once (D12).
+// Nothing else relies on the words read here, since the application may change them.
 [[gnu::noinline]] void Submitter::prefetch_qps(const WorkerSession& session) const noexcept {
     std::array<const WorkerQp*, kBurstMax> qps;
     const auto front = session.submissions().front();
@@ -31,7 +31,7 @@ namespace pollcore {
             WorkerQp::prefetch_provider_lines(qp);
         }
     }
-    // The provider's doorbell records, which say where it will write, before the places there.
+    // First the provider's doorbell records, which say where it will write. The next loop asks for those places.
     for (std::uint32_t i = 0; i < n; ++i) {
         if (qps[i] == nullptr) {
             continue;
@@ -64,8 +64,8 @@ std::uint32_t Submitter::submit(WorkerSession& session) noexcept {
         }
         const WorkRequest request = session.submissions().copy(slots_taken);
         const std::uint32_t slots = slots_of(request);
-        // A session publishes a request and its continuations at once; anything else waits here, which costs nobody but
-        // that session.
+        // A session publishes a request and its continuations at once. A request without all its continuations waits
+        // here, which costs nobody but that session.
         if (slots > 1 &&
             (slots > session.submissions().capacity() || !session.submissions().ready(slots_taken + slots - 1))) {
             if (slots > session.submissions().capacity()) {
@@ -91,7 +91,7 @@ std::uint32_t Submitter::submit(WorkerSession& session) noexcept {
     return requests;
 }
 
-// For one completion beside all that are owed already: only a session that miscounts has none.
+// True: there is room for one completion beside all that are owed already. Only a session that miscounts has none.
 [[gnu::always_inline]] inline bool Submitter::has_room(WorkerSession& session) noexcept {
     if (session.completion_room(1) == 0) [[unlikely]] {
         session.break_off(turn_);
@@ -176,7 +176,7 @@ std::uint32_t Submitter::submit(WorkerSession& session) noexcept {
     return Take::taken;
 }
 
-/// What concerns no queue pair.
+/// Takes a request that concerns no queue pair.
 [[gnu::noinline]] Submitter::Take Submitter::take_other(WorkerSession& session, const WorkRequest& request,
                                                         std::size_t slot) noexcept {
     if (request.opcode == Opcode::release) {
@@ -217,7 +217,7 @@ void Submitter::take_shared_recv(WorkerSession& session, const WorkRequest& requ
     WorkerPool* pool = tables_.find(request.pool);
     if (pool == nullptr || &pool->session() != &session) {
         session.count_refused();
-        return;  // it was closed
+        return;  // the pool was closed
     }
     const std::size_t count = std::min<std::size_t>(request.count, ReleaseRequest::kBuffers);
     pool->release(turn_, std::span(request.buffers).first(count));

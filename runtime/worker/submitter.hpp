@@ -1,4 +1,4 @@
-// From a session's ring to chains: one per queue and burst.
+// Moves requests from a session's ring to chains, one per queue and burst.
 //
 // The worker repeats the session's admission on its own figures, since a client's library is not trusted.
 //
@@ -20,7 +20,7 @@ class Submitter {
 public:
     Submitter(Turn& turn, const Tables& tables) : turn_(turn), tables_(tables) {}
 
-    /// Takes what stands in the session's ring, up to a burst. Returns how many requests there were.
+    /// Takes the requests in the session's ring, up to a burst (D14). Returns how many there were.
     std::uint32_t submit(WorkerSession& session) noexcept;
 
 private:

@@ -1,7 +1,7 @@
-// What a worker works on, by index and handle.
+// The objects that a worker works on, by index and handle.
 //
-// Thread safety: the worker's alone. What stands in the tables was made by the control thread, and is the worker's from
-// the command that adds it until the answer to the one that takes it away.
+// Thread safety: the worker's alone. The control thread makes the objects. Each is the worker's from the command that
+// adds it until the answer to the command that removes it.
 #pragma once
 
 #include <algorithm>
@@ -22,11 +22,12 @@
 
 namespace pollcore {
 
-/// An address handle, as the worker looks it up. The control thread's, and unchanged while it stands in the table.
+/// An address handle, as the worker looks it up (D40). It belongs to the control thread, and does not change while it
+/// stands in the table.
 struct WorkerAh {
     AhHandle handle;
     std::uint32_t pd = 0;      ///< the control thread's number of the protection domain
-    std::uint32_t client = 0;  ///< whose that is (ClientShare::id)
+    std::uint32_t client = 0;  ///< process that the protection domain belongs to (ClientShare::id)
     ibv_ah* ah = nullptr;
 };
 
@@ -36,7 +37,7 @@ class Table {
 public:
     explicit Table(std::size_t size = 0) : places_(size, nullptr) {}
 
-    /// For an object at `index`. Throws std::bad_alloc.
+    /// Makes room for an object at `index`. Throws std::bad_alloc.
     void make_room(std::size_t index) {
         if (places_.size() <= index) {
             places_.resize(index + 1, nullptr);
@@ -44,14 +45,14 @@ public:
     }
     void set(std::size_t index, T* object) noexcept { places_[index] = object; }
     [[nodiscard]] T* at(std::size_t index) const noexcept { return places_[index]; }
-    /// Whatever `index` is; null: none is there.
+    /// `index` may be any number; null: no object is there.
     [[nodiscard]] T* find(std::size_t index) const noexcept {
         return index < places_.size() ? places_[index] : nullptr;
     }
     [[nodiscard]] T* const* data() const noexcept { return places_.data(); }
     [[nodiscard]] std::span<T* const> all() const noexcept { return places_; }
     [[nodiscard]] std::size_t size() const noexcept { return places_.size(); }
-    /// The next that there is at or behind `from`, which moves past it; null when there is none.
+    /// The next object at or behind `from`, which moves past it; null: there is none.
     [[nodiscard]] T* next(std::uint32_t& from) const noexcept {
         while (from < places_.size()) {
             if (T* object = places_[from++]; object != nullptr) {
@@ -71,29 +72,29 @@ public:
     explicit Tables(std::uint32_t qps_max)
         : qps_mask_(qps_max - 1), qps_(qps_max), srqs_(kSrqsMax), pools_(kReceivePoolsMax) {}
 
-    // ---- What there is ----
+    // ---- The tables ----
 
     [[nodiscard]] const Table<WorkerSession>& sessions() const noexcept { return sessions_; }
     [[nodiscard]] const Table<WorkerCq>& cqs() const noexcept { return cqs_; }
     [[nodiscard]] const Table<WorkerQp>& qps() const noexcept { return qps_; }
     [[nodiscard]] const Table<WorkerSrq>& srqs() const noexcept { return srqs_; }
     [[nodiscard]] const Table<WorkerPool>& pools() const noexcept { return pools_; }
-    /// As the worker turns to them.
+    /// In the order in which the worker looks at them.
     [[nodiscard]] const OwnLines<WorkerSession*>& polled_sessions() const noexcept { return polled_sessions_; }
     [[nodiscard]] const OwnLines<WorkerCq*>& polled_cqs() const noexcept { return polled_cqs_; }
 
     [[nodiscard]] std::uint32_t qps_mask() const noexcept { return qps_mask_; }
     [[nodiscard]] std::size_t qps_used() const noexcept { return qps_used_; }
-    /// So many that a burst asks for all their lines at once.
+    /// There are so many queue pairs that a burst asks for all their lines at once (D12).
     [[nodiscard]] bool many_qps() const noexcept { return qps_used_ > kFewQps || qps_with_lines_ > kFewQpsWithLines; }
-    /// Of some it is known where their provider posts.
+    /// For some queue pairs it is known where their provider posts.
     [[nodiscard]] bool provider_lines() const noexcept { return qps_with_lines_ != 0; }
     /// Receive queues, of queue pairs and shared ones.
     [[nodiscard]] std::size_t recv_queues() const noexcept { return qps_used_ + srqs_used_; }
 
-    // ---- By what a request or a completion names; null: it is not there ----
+    // ---- Lookups by the name in a request or a completion; null: it is not there ----
 
-    /// Where a handle with this index belongs, whoever is there.
+    /// The queue pair at the place of this index, whatever its handle.
     [[nodiscard]] WorkerQp* qp_at(std::uint32_t index) const noexcept { return qps_.data()[index & qps_mask_]; }
     [[nodiscard]] WorkerQp* find(QpHandle handle) const noexcept {
         WorkerQp* qp = qp_at(handle.index);
@@ -107,13 +108,13 @@ public:
         WorkerPool* pool = pools_.find(handle.index);
         return pool != nullptr && pool->handle() == handle ? pool : nullptr;
     }
-    /// Also null for one of another protection domain, hence of another device too.
+    /// Null, too, for an address handle of another protection domain, hence of another device.
     [[nodiscard]] [[gnu::noinline]] ibv_ah* find(AhHandle handle, std::uint32_t pd) const noexcept {
         const WorkerAh* ah = ahs_.find(handle.index);
         return ah != nullptr && ah->handle == handle && ah->pd == pd ? ah->ah : nullptr;
     }
 
-    // ---- They come, and go. Those that throw std::bad_alloc have changed nothing then ----
+    // ---- Adding and removing. A function that throws std::bad_alloc has changed nothing ----
 
     void add(WorkerSession& session, std::uint32_t index) {
         sessions_.make_room(index);
@@ -158,8 +159,8 @@ public:
     void remove(const WorkerAh& ah) noexcept { ahs_.set(ah.handle.index, nullptr); }
 
 private:
-    // Queue pairs up to which asking costs more than it wins, as it was measured: with the provider's lines there is
-    // more to win.
+    // Up to this many queue pairs a prefetch costs more than it wins, as measured (D12). With the provider's lines
+    // there is more to win.
     static constexpr std::size_t kFewQps = 256;
     static constexpr std::size_t kFewQpsWithLines = 48;
 

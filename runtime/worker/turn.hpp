@@ -1,5 +1,5 @@
 // What a worker lends to everything that it works on: the step's number and time, its counters, the chains of the
-// burst, what it has to say, and the lists of what is due.
+// burst, its messages to the control thread, and the lists of what is due.
 //
 // Thread safety: the worker's thread's; counters are read by others, too.
 #pragma once
@@ -30,11 +30,11 @@ struct WorkerOptions {
     /// worker.
     int bell = -1;
     int visitors = -1;  ///< an epoll of the eventfds by which sessions of other processes wake it; -1: there are none
-    bool solicited_only = false;  ///< completions that nobody asked to be told of do not wake it
-    /// Read for the requests of which the latency is followed, once in a step; null: the step's own time is what there
-    /// is.
+    bool solicited_only = false;  ///< only solicited completions wake it
+    /// Clock for requests whose latency is followed, read once in a step; null: the step's own time is used.
     std::uint64_t (*clock)() noexcept = nullptr;
-    /// A peer for whose credit requests wait is written to so often, which finds those that have vanished; 0: never.
+    /// How often a peer is written to while requests wait for its credit, which finds a peer that has vanished; 0:
+    /// never.
     std::uint64_t probe_cycles = 0;
 };
 
@@ -57,12 +57,11 @@ public:
     /// The time between two steps belongs to none of them.
     void resume(std::uint64_t time) noexcept { now_ = time; }
 
-    /// Of this step, in cycles of the clock that deadlines are in.
+    /// Time of this step, in cycles of the clock that deadlines are in.
     [[nodiscard]] std::uint64_t now() const noexcept { return now_; }
     [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
 
-    /// The time for requests that are followed. Read once in a step: a worker takes and completes in bursts, whose
-    /// moments are not told apart.
+    /// The time for requests that are followed. Read once in a step, since the requests of a burst are not told apart.
     [[nodiscard]] std::uint32_t sample_clock() noexcept {
         if (sample_step_ != number_ + 1) {
             sample_step_ = number_ + 1;
@@ -71,16 +70,17 @@ public:
         return sample_now_;
     }
 
-    /// The device's time of the completion that is being routed; 0: none, or it has none.
+    /// The device's time of the completion that is being routed; 0: none is being routed, or it has no time.
     [[nodiscard]] std::uint64_t device_time() const noexcept { return device_time_; }
     void set_device_time(std::uint64_t time) noexcept { device_time_ = time; }
 
-    /// Reads of announced messages are under way, whose completions are not solicited.
+    /// Reads of announced messages are under way. Their completions are not solicited.
     [[nodiscard]] bool reading() const noexcept { return reads_ != 0; }
     void begin_read() noexcept { ++reads_; }
     void end_read() noexcept { --reads_; }
 
-    /// Completions were written to a session whose application may sleep; no more than once until take_told().
+    /// Completions were written to a session whose application may sleep. Called for a session no more than once until
+    /// WorkerSession::wake_told().
     void tell(WorkerSession& session) noexcept { told_.push_back(&session); }
     [[nodiscard]] const std::vector<WorkerSession*>& told() const noexcept { return told_; }
     void forget_told() noexcept { told_.clear(); }
@@ -95,9 +95,9 @@ public:
     Binds binds;
     // What is due, in the order of the step.
     DueList<RecvQueue> refills;  ///< few of their receives from a pool are left
-    DueList<Flow> flows;  ///< something about them can only be seen in memory, or is still to be written to the peer
-    DueList<WorkerQp> lives;  ///< in error, and something of them has changed, or leaving service
-    DueList<RingPool> rings;  ///< messages may come to them; they are looked at in each look
+    DueList<Flow> flows;         ///< a change can only be seen in memory, or something has to be written to the peer
+    DueList<WorkerQp> lives;     ///< in error with something to do, or leaving service
+    DueList<RingPool> rings;     ///< messages may come to them; each look of a step looks at them
 
 private:
     std::uint64_t now_ = 0;

@@ -24,13 +24,13 @@ public:
         : mask_(std::bit_ceil(requests * slots_each) - 1), lines_(mask_ + 1), sessions_(mask_ + 1) {}
 
     [[nodiscard]] bool empty() const noexcept { return head_ == tail_; }
-    // What follows is as in RingConsumer.
+    // The next three functions are like those of RingConsumer.
     [[nodiscard]] std::uint64_t released() const noexcept { return head_; }
     [[nodiscard]] std::size_t capacity() const noexcept { return lines_.size(); }
     [[nodiscard]] bool ready(std::size_t i) const noexcept { return i < tail_ - head_; }
 
-    /// A request, as it was checked, and its continuations, which stand in `from` behind `slot`: what is there may have
-    /// changed.
+    /// Adds a request, as it was checked, and its continuations, which stand in `from` behind `slot`. The request in
+    /// `slot` itself may have changed since the check, so it is not read again.
     template <class Slots>
     void push(WorkerSession& session, const WorkRequest& request, const Slots& from, std::size_t slot) noexcept {
         const std::uint32_t slots = slots_of(request);

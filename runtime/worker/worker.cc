@@ -48,8 +48,8 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     return work;
 }
 
-// What a look that finds nothing does is all in the next three functions: how soon a request is seen depends on how
-// short such a look is.
+// A look that finds nothing runs only the next three functions. The shorter such a look is, the sooner a request is
+// seen.
 
 [[gnu::always_inline]] inline std::uint32_t Worker::take_submissions(bool looks_again) noexcept {
     std::uint32_t work = 0;
@@ -72,8 +72,9 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
         first_session_ = first + 1;
         turn_.chains.ring(turn_);
     } else if (rests) [[unlikely]] {
-        settle_stores();  // the answers, before anything else is fetched: once for all sessions, and not while others
-                          // have requests
+        // Waits for the stores of the answers before anything else is fetched (D16): once for all sessions, and not
+        // while others have requests.
+        settle_stores();
     }
     return work;
 }
@@ -109,7 +110,7 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     return work;
 }
 
-/// take_completions() where it need not be short.
+/// take_completions() for a caller that need not be fast.
 [[gnu::noinline]] std::uint32_t Worker::look_at_cqs() noexcept {
     return take_completions();
 }
@@ -119,7 +120,7 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
                   false);
 }
 
-// Not inlined: what it needs of registers would make the look by ibv_poll_cq longer.
+// Not inlined: the registers that it needs would make the look by ibv_poll_cq longer.
 [[gnu::noinline]] std::uint32_t Worker::poll_extended(WorkerCq& cq) noexcept {
     if (cq.options().device_time) [[unlikely]] {
         return poll_with_times(cq);
@@ -157,8 +158,8 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
 
 // ---- What is due ----
 
-// A queue is filled when it has few receives left, several at once with one doorbell: at the end of a step, so that all
-// that was released and received in it counts.
+// A queue that has few receives left is filled with several at once, with one doorbell. This comes at the end of a
+// step, so that everything that was released and received in the step counts.
 [[gnu::noinline]] std::uint32_t Worker::refill() noexcept {
     std::uint32_t posted = 0;
     turn_.refills.turn([&](RecvQueue& queue) {
@@ -195,7 +196,7 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
             tables_.remove_qp(index);
         }
         turn_.answers.answer(left->command, left->kind,
-                             index);  // one that was forgotten is the control thread's from here on
+                             index);  // a forgotten QP is the control thread's from here on
         return DueList<WorkerQp>::Then::gone;
     });
     return ended;
@@ -223,10 +224,10 @@ bool Worker::fall_asleep(std::uint64_t now) noexcept {
     return false;
 }
 
-// Nothing is under way that goes on without an event.
+// True: nothing is under way that goes on without an event.
 bool Worker::at_rest() const noexcept {
     if (turn_.options.solicited_only && turn_.reading()) {
-        return false;  // a read's completion is not solicited, and what it brings may be
+        return false;  // a read's completion is not solicited, but its message may be
     }
     return turn_.lives.empty() && closing_.empty() && in_use_.idle() && !turn_.answers.behind() &&
            turn_.refills.empty() &&
@@ -234,7 +235,7 @@ bool Worker::at_rest() const noexcept {
                         [](const WorkerCq* cq) { return cq->parked(); });
 }
 
-// True when there was something.
+// True: there was something to do.
 bool Worker::look_again() noexcept {
     schedule_point(SchedulePoint::look);
     bool found = commands_.ready();
@@ -243,7 +244,7 @@ bool Worker::look_again() noexcept {
         found = found || (session->submissions().ready() && !session->broken());
     }
     found = look_at_cqs() != 0 || found;
-    found = found || !turn_.lives.empty();  // a CQ that has failed has nothing to take, and its queue pairs end
+    found = found || !turn_.lives.empty();  // a failed CQ gives no completions, but its queue pairs end
     if (!turn_.told().empty()) {
         wake_applications();
     }
@@ -273,7 +274,7 @@ std::uint64_t Worker::look_every_ns() const noexcept {
     return often;
 }
 
-// Also after fall_asleep() has found something.
+// Called after a sleep, and by fall_asleep() when it has found something.
 void Worker::wake_up(std::uint64_t now) noexcept {
     turn_.resume(now);  // the time asleep is no step
     const bool slept = sleeper_.awake();
@@ -306,7 +307,7 @@ const RingConsumer<WorkRequest>* Worker::only_source() const noexcept {
     return &sessions.front()->submissions();
 }
 
-// Once for all completions of a step.
+// Wakes each application once for all completions of a step.
 void Worker::wake_applications() noexcept {
     for (WorkerSession* session : turn_.told()) {
         turn_.counters.applications_woken.add(session->wake_told());

@@ -1,19 +1,18 @@
-// A worker: one thread that polls. step() is the whole of it: commands, submissions, completions, and what is due. It
-// has no thread, clock or randomness of its own (I11), so a test can turn it by hand.
+// A worker: one thread that polls. step() is the whole of it: commands, submissions, completions, and what is due. The
+// class has no thread, clock or randomness of its own (I11), so a test can turn it by hand.
 //
 //   worker.cc     the loop body, falling asleep     commands.cc    what the control thread asks
 //   submitter     session ring -> chain per queue   router         CQ -> what it completes
-//   ordinary      both of that for ordinary requests
+//   ordinary      both of these for ordinary requests
 //   worker_*      what it works on, each with its own books
 //   turn.hpp      what it lends to all of these
 //
 // Thread safety: all but the constructor is the worker's thread's. WorkerProxy talks to it from outside.
 // Invariants
 //   - An entry in an in-flight table stands for a WR whose completion slot is reserved in its session's ring.
-//   - Nothing of a parked QP or of its CQs is touched.
-//   - Nothing here allocates after construction, except commands that add things or begin a search. These make room
-//   before they change
-//     anything, and are answered `no_memory` where there is none.
+//   - A parked QP and its CQs are not touched (D43).
+//   - Nothing here allocates after construction, except commands that add things or begin a search. Such a command
+//     makes room before it changes anything, and is answered `no_memory` if there is none (D29).
 #pragma once
 
 #include <cstdint>
@@ -40,27 +39,27 @@ public:
     Worker(const Worker&) = delete;
     Worker& operator=(const Worker&) = delete;
 
-    /// One turn: commands, then submissions and completions, the latter two up to `looks` times until there are some,
-    /// then what is due. `now` is in cycles of the clock that deadlines are in. Returns how much was done.
+    /// One turn: commands; then submissions and completions, up to `looks` times until there are some; then what is
+    /// due. `now` is in cycles of the clock that deadlines are in. Returns how much was done.
     std::uint32_t step(std::uint64_t now, std::uint32_t looks = 1) noexcept;
 
     // ---- Sleeping: what the thread's loop does when it has found nothing to do ----
     //
-    // The worker says that it sleeps, to each session and to the control side; it arms its CQs; it looks once more, one
-    // burst of each CQ and all rings; and only if there was nothing does its thread wait. Whatever comes after it has
-    // said so rings its bell, whatever completes after a CQ was armed makes an event, and what came before that the
-    // look finds (I8).
+    // The worker first tells each session and the control side that it sleeps. Then it arms its CQs. Then it looks once
+    // more, at one burst of each CQ and at all rings, and its thread waits only if there was nothing. A request or
+    // command that comes after the telling rings the bell, a completion after the arming raises an event, and the last
+    // look finds everything earlier (I8).
 
-    /// Before anything else: the channel of each device, which outlives the worker.
+    /// Called before anything else, with the channel of each device. The channel must outlive the worker.
     void add_channel(CompletionChannel& channel) { sleeper_.add_channel(channel); }
     [[nodiscard]] std::span<CompletionChannel* const> channels() const noexcept { return sleeper_.channels(); }
     [[nodiscard]] int bell() const noexcept { return turn_.options.bell; }
     [[nodiscard]] int visitors() const noexcept { return turn_.options.visitors; }
-    /// Sees to it that whatever comes makes the bell or a channel readable, and looks once more. False: there is
-    /// something to do, or something that no event would tell of; the worker is awake.
+    /// Arranges that everything that comes makes the bell or a channel readable, and looks once more. False: there is
+    /// something to do, or something goes on that raises no event; the worker is awake.
     [[nodiscard]] bool fall_asleep(std::uint64_t now) noexcept;
-    /// Something became readable, or the time of look_again_ns() has come: whether there is a reason to wake up.
-    /// `rung`: it was the bell.
+    /// Called when something became readable, or the time of look_again_ns() has come. True: there is a reason to wake
+    /// up. `rung`: the bell became readable.
     [[nodiscard]] bool woken(bool rung, std::uint64_t now) noexcept;
     /// The earliest CompletionChannel::look_again_ns().
     [[nodiscard]] std::uint64_t look_again_ns() const noexcept { return sleeper_.look_again_ns(); }
@@ -68,29 +67,29 @@ public:
     /// CompletionChannel::kNever: no queue pair waits for one.
     [[nodiscard]] std::uint64_t look_every_ns() const noexcept;
     void wake_up(std::uint64_t now) noexcept;
-    /// Around the wait alone: what the thread does between two waits is no sleep.
+    /// begin_wait() and end_wait() enclose the wait alone: the thread's work between two waits is no sleep.
     void begin_wait() noexcept;
     void end_wait(std::uint64_t now) noexcept;
-    /// The thread has ended: acknowledges what it had taken, so that the CQs can be destroyed.
+    /// The thread has ended: acknowledges the events that it had taken, so that the CQs can be destroyed.
     void acknowledge_events() noexcept;
     /// A command was written. Any thread.
     void knock() noexcept { sleeper_.knock(); }
-    /// Where nothing is in flight, so that nothing but the next request of one session, or a command, can come: that
-    /// session's submissions. Else null.
+    /// The submissions of the only session, if nothing is in flight, so that only its next request or a command can
+    /// come (D34). Else null.
     [[nodiscard]] const RingConsumer<WorkRequest>* only_source() const noexcept;
 
     [[nodiscard]] const WorkerCounters& counters() const noexcept { return turn_.counters; }
     /// For the loop that turns it, which counts how it waits.
     [[nodiscard]] WorkerCounters& own_counters() noexcept { return turn_.counters; }
     [[nodiscard]] const Heartbeat& heartbeat() const noexcept { return heartbeat_; }
-    /// For that loop, too.
+    /// For the loop that turns it, which writes the heartbeat (D33).
     [[nodiscard]] Heartbeat& own_heartbeat() noexcept { return heartbeat_; }
     [[nodiscard]] void* command_memory() noexcept { return command_memory_.data(); }
     [[nodiscard]] void* answer_memory() noexcept { return turn_.answers.memory(); }
 
 private:
     // worker.cc
-    /// `looks_again`: in this step, if there is nothing.
+    /// `looks_again`: the step looks again if there is nothing.
     std::uint32_t take_submissions(bool looks_again) noexcept;
     std::uint32_t take_completions() noexcept;
     std::uint32_t look_at_cqs() noexcept;
@@ -98,7 +97,7 @@ private:
     std::uint32_t poll_plain(WorkerCq& cq) noexcept;
     std::uint32_t poll_extended(WorkerCq& cq) noexcept;
     std::uint32_t poll_with_times(WorkerCq& cq) noexcept;
-    /// Routes the first `n` completions, with the device's times of them or without; -1: the CQ has failed.
+    /// Routes the `n` completions of a poll, with the device's times or without. `n` is -1: the CQ has failed.
     std::uint32_t polled(WorkerCq& cq, int n, bool with_times) noexcept;
     std::uint32_t refill() noexcept;
     std::uint32_t turn_flows() noexcept;
@@ -113,7 +112,7 @@ private:
     void run(const Command& command) noexcept;
     void make_room_to_tell();
     void remove(WorkerSession& session) noexcept;
-    /// What the command is answered with; nothing: later.
+    /// The answer to a command; nothing: it comes later.
     struct Answered {
         AnswerKind kind = AnswerKind::done;
         std::uint32_t index = 0;
@@ -152,7 +151,7 @@ private:
     Turn turn_;
     Tables tables_;
     RingConsumer<Command> commands_;
-    std::size_t first_session_ = 0;  // whose turn it is to be first; one past the last stands for 0
+    std::size_t first_session_ = 0;  // index of the session that is looked at first; one past the last stands for 0
     std::size_t first_cq_ = 0;
     Submitter submitter_{turn_, tables_};
     Router router_{turn_, tables_};

@@ -19,12 +19,12 @@ class alignas(kCacheLine) WorkerCq {
 public:
     struct Options {
         ibv_cq* cq = nullptr;
-        ibv_cq_ex* extended = nullptr;         ///< the same, where it is polled by ibv_start_poll; else by ibv_poll_cq
-        bool next_poll = true;                 ///< DeviceLimits::next_poll
-        bool device_time = false;              ///< it is an extended one with CqOptions::device_time
+        ibv_cq_ex* extended = nullptr;         ///< `cq`, if polled by ibv_start_poll (D36); null: by ibv_poll_cq
+        bool next_poll = true;                 ///< DeviceLimits::next_poll (D35)
+        bool device_time = false;              ///< made with CqOptions::device_time, hence extended (D37)
         std::uint32_t id = 0;                  ///< the control thread's name for it; an index is used again
         std::uint32_t depth = 0;               ///< entries it can hold
-        CompletionChannel* channel = nullptr;  ///< null: it makes no events
+        CompletionChannel* channel = nullptr;  ///< null: it raises no events
     };
     /// How much came out of it.
     struct Mark {
@@ -50,7 +50,8 @@ public:
     /// It is not polled any more.
     void fail() noexcept { failed_ = true; }
     [[nodiscard]] bool failed() const noexcept { return failed_; }
-    /// An extended poll failed with this error, which is dealt with once its batch was; 0: none has.
+    /// The error with which an extended poll failed. It is handled after the completions of that poll; 0: none has
+    /// failed.
     [[nodiscard]] int broken() const noexcept { return broken_; }
     void break_off(int error) noexcept { broken_ = error; }
 
@@ -68,7 +69,7 @@ public:
     void add_datagram_qp() noexcept { ++datagram_qps_; }
     void remove_datagram_qp() noexcept { --datagram_qps_; }
 
-    /// Whose completion came last, hence likely the next one's; null: not known.
+    /// The session of the last completion, likely also of the next; null: not known.
     [[nodiscard]] WorkerSession* served() const noexcept { return served_; }
     void serve(WorkerSession* session) noexcept { served_ = session; }
     void forget(const WorkerSession& session) noexcept { served_ = served_ == &session ? nullptr : served_; }
@@ -76,7 +77,7 @@ public:
     // ---- Events ----
 
     [[nodiscard]] bool armed() const noexcept { return armed_; }
-    /// False: it makes no events, or the provider refused.
+    /// False: it raises no events, or the provider refused.
     [[nodiscard]] bool arm(bool solicited_only) noexcept {
         if (options_.channel == nullptr || ibv_req_notify_cq(options_.cq, solicited_only ? 1 : 0) != 0) {
             return false;
@@ -97,7 +98,7 @@ public:
         options_.channel->acknowledge(*options_.cq, std::exchange(unacknowledged_, 0));
         return true;
     }
-    /// It makes no more events.
+    /// It raises no more events.
     void leave_channel() noexcept {
         options_.channel = nullptr;
         armed_ = false;

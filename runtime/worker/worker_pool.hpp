@@ -57,7 +57,7 @@ public:
     [[nodiscard]] bool with_application(std::uint32_t buffer) const noexcept {
         return buffer < size() && places_[buffer].with_application;
     }
-    /// One that is with the application is free from now on. Whose it was; null when that one is gone.
+    /// A buffer that was with the application is free from now on. Returns its taker; null: that one is gone.
     PoolTaker* take_back(std::uint32_t buffer) noexcept {
         PoolTaker* taker = places_[buffer].taker;
         places_[buffer] = {};
@@ -65,7 +65,7 @@ public:
         put_back(buffer);
         return taker;
     }
-    /// The taker ends; what the application has of it stays with the application.
+    /// The taker ends. Buffers of it that the application has stay with the application.
     void forget(const PoolTaker& taker) noexcept {
         for (Place& place : places_) {
             if (place.taker == &taker) {
@@ -74,7 +74,7 @@ public:
         }
     }
 
-    /// Any thread: what the application has. `delivered` is the pool's count of messages.
+    /// Any thread: the buffers that the application has. `delivered` is the pool's count of messages.
     [[nodiscard]] std::vector<HeldBuffer> held(std::uint32_t delivered) const {
         std::vector<HeldBuffer> all;
         for (std::uint32_t buffer = 0; buffer < held_.size(); ++buffer) {
@@ -94,18 +94,18 @@ private:
     };
 
     OwnLines<Place> places_;
-    OwnLines<std::uint32_t> free_;  // the last that came back first, since it is in the cache
+    OwnLines<std::uint32_t> free_;  // a stack: the buffer that came back last is still in the cache
     std::vector<std::atomic<std::uint64_t>> held_;
 };
 
-/// What a session gets messages from that it has posted no receives for, and gives them back to: buffers (BufferPool),
-/// or a write ring (RingPool).
+/// A source of messages for which a session posts no receives. The session gives each message's memory back. The pool
+/// has buffers (BufferPool), or a write ring (RingPool).
 class WorkerPool {
 public:
     struct Options {
         PoolHandle handle;
-        std::uint32_t session_index = 0;          ///< whose messages they are, at the worker
-        ReceivePoolCounters* counters = nullptr;  ///< where another process sees them; null: its own
+        std::uint32_t session_index = 0;          ///< index, at the worker, of the session that gets the messages
+        ReceivePoolCounters* counters = nullptr;  ///< where another process sees them; null: own_counters_
     };
 
     explicit WorkerPool(const Options& options)
@@ -124,7 +124,7 @@ public:
     /// The worker has it from now on.
     void set_session(WorkerSession& session) noexcept { session_ = &session; }
 
-    /// The session gives messages back: whatever it says.
+    /// The session gives messages back. It may name any number.
     virtual void release(Turn& turn, std::span<const std::uint32_t> buffers) noexcept = 0;
     /// Any thread.
     [[nodiscard]] virtual std::vector<HeldBuffer> held() const = 0;
@@ -164,7 +164,7 @@ public:
     }
     [[nodiscard]] std::uint32_t message_max() const noexcept override { return memory_.buffer_bytes; }
 
-    // By its takers.
+    // Called by its takers.
     /// Not when none is free.
     [[nodiscard]] std::uint32_t take() noexcept { return buffers_.take(); }
     void put_back(std::uint32_t buffer) noexcept { buffers_.put_back(buffer); }
@@ -178,7 +178,7 @@ public:
     }
     void hand_out(Turn& turn, PoolTaker& taker, std::uint32_t buffer, Completion& completion,
                   const ibv_wc* datagram) noexcept;
-    /// What the application has of the taker's stays with the application.
+    /// The taker ends. Buffers of it that the application has stay with the application.
     void forget(const PoolTaker& taker, std::uint32_t held) noexcept {
         buffers_.forget(taker);
         counters().orphaned.add(held);
@@ -189,10 +189,10 @@ private:
     BufferTable buffers_;
 };
 
-/// What one queue has of a pool of buffers. Whoever takes the buffers is its user.
+/// One queue's part of a pool of buffers. Its user is the object that takes the buffers.
 class PoolTaker {
 public:
-    /// What is to be done when the application has given one of the taker's buffers back, and few are with the worker.
+    /// Called when the application has given one of the taker's buffers back, and few are with the worker.
     class User {
     public:
         virtual void buffer_released(Turn& turn) noexcept = 0;
@@ -205,8 +205,9 @@ public:
     PoolTaker(const PoolTaker&) = delete;
     PoolTaker& operator=(const PoolTaker&) = delete;
 
-    /// At most `depth` buffers wait for a message, and `share` are not free. It is filled when `part` of those that
-    /// wait are used, or a quarter: few doorbells, and the queue is never near its end while there are buffers.
+    /// At most `depth` buffers wait for a message, and `share` are not free. The queue is filled when a quarter of
+    /// `depth` is used, or `part` if that is less: this takes few doorbells, and the queue is never near its end while
+    /// there are buffers.
     void begin(BufferPool& pool, std::uint32_t depth, std::uint32_t share,
                std::uint32_t part = std::numeric_limits<std::uint32_t>::max()) noexcept {
         pool_ = &pool;
@@ -216,42 +217,42 @@ public:
     }
     /// Null: it takes from none.
     [[nodiscard]] BufferPool* pool() const noexcept { return pool_; }
-    /// With the worker, for a message.
+    /// Buffers with the worker, for a message.
     [[nodiscard]] std::uint32_t posted() const noexcept { return posted_; }
-    /// With the application.
+    /// Buffers with the application.
     [[nodiscard]] std::uint32_t held() const noexcept { return held_; }
     /// Buffers that can be taken now.
     [[nodiscard]] std::uint32_t available() const noexcept {
         return std::min({depth_ - posted_, share_ - posted_ - held_, pool_->free()});
     }
-    /// As far as the taker's share is concerned.
+    /// True: the depth and the taker's share allow one more.
     [[nodiscard]] bool wants() const noexcept { return depth_ != posted_ && share_ != posted_ + held_; }
     [[nodiscard]] bool low() const noexcept { return posted_ <= low_water_; }
 
-    /// So many will be taken, which are available().
+    /// `n` buffers, which are available(), will be taken.
     void count_taken(std::uint32_t n) noexcept {
         posted_ += n;
         pool_->count_taken(n);
     }
     [[nodiscard]] std::uint32_t take() noexcept { return pool_->take(); }
-    /// No message will come to it.
+    /// Gives back a buffer that no message will come to.
     void return_unused(std::uint32_t buffer) noexcept {
         come_back();
         pool_->put_back(buffer);
     }
-    /// There is a message in it. `completion` says what came, and on which queue pair.
+    /// The buffer has a message. `completion` says what came, and on which queue pair.
     void hand_out(Turn& turn, std::uint32_t buffer, Completion& completion, const ibv_wc* datagram) noexcept {
         come_back();
         ++held_;
         pool_->hand_out(turn, *this, buffer, completion, datagram);
     }
-    /// Counts how near the queue has come to its end.
+    /// Counts a queue that has fallen to its refill mark, or has no buffer left.
     void count_low() noexcept {
         pool_->counters().low_water.add(posted_ == low_water_);
         pool_->counters().ran_dry.add(posted_ == 0);
     }
-    /// With a free buffer the application is told that no message comes any more, once. False: not yet, since there is
-    /// none, or some are still with the worker.
+    /// Tells the application once, with a free buffer, that no more messages come. False: not yet, since no buffer is
+    /// free, or some are still with the worker.
     bool tell_end(Turn& turn, Completion& completion) noexcept;
     /// The queue begins again.
     void renew() noexcept { told_ = false; }
@@ -262,7 +263,7 @@ public:
             user_.buffer_released(turn);
         }
     }
-    /// It ends, and none is with the worker.
+    /// The taker ends; none of its buffers is with the worker.
     void dismiss() noexcept {
         if (pool_ != nullptr && held_ != 0) {
             pool_->forget(*this, held_);

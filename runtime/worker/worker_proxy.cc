@@ -23,7 +23,7 @@ WorkerProxy::WorkerProxy(Worker& worker, std::string name, ControlCounters& coun
     unasked_.reserve(kAnswersUsual);
 }
 
-// What is unasked and has no memory stays in the ring until there is some.
+// An unasked answer that there is no memory for stays in the ring until there is some.
 void WorkerProxy::drain_answers() noexcept {
     const std::size_t n = answers_.peek(kAnswerSlots);
     std::size_t taken = 0;
@@ -51,8 +51,8 @@ bool WorkerProxy::keep(const Answer& answer) noexcept {
     }
 }
 
-/// The number of the next command, whose answer somebody will take, or ignore. Allocates nothing: what is begun leaves
-/// room for one call.
+/// The number of the next command, whose answer somebody will take, or ignore. Allocates nothing: begin() leaves room
+/// for one call.
 std::uint64_t WorkerProxy::await() noexcept {
     awaited_.push_back(next_id_);
     return next_id_++;
@@ -247,7 +247,7 @@ std::vector<Answer> WorkerProxy::take_unasked() {
     drain_answers();
     std::vector<Answer> said;
     if (!unasked_.empty()) {
-        said.reserve(kAnswersUsual);  // where there is no memory for that, they are said later
+        said.reserve(kAnswersUsual);  // without memory for that, the next call returns them
         said.swap(unasked_);
     }
     return said;

@@ -1,13 +1,13 @@
 // The worker's end of a queue pair: its queues, its flow control, and its life.
 //
-// fail() may be called in the middle of anything, and only marks. What follows from it is end_life(), which the worker
-// calls at the end of the step, when nothing is half taken or half completed.
+// fail() may be called in the middle of anything, and only marks the queue pair. All else is left to end_life(), which
+// the worker calls at the end of the step, when nothing is half taken or half completed.
 //
-// The sequence of an end (H1), by leave(): the control thread puts the QP into ERR; Leaving::retire waits here until
-// everything in flight was flushed, or for a deadline; the control thread destroys the QP; Leaving::forget completes
-// what is left. Only then may a buffer be reused whose request no device completed (H2). A reset goes the same way: the
-// QP is RESET instead of destroyed, and Leaving::renew lets it go on. A QP whose device was lost has no flush to wait
-// for; Leaving::lose completes what it had.
+// A QP ends in this order (H1), by leave(): the control thread puts it into ERR; Leaving::retire waits here until
+// everything in flight was flushed, or until a deadline; the control thread destroys the QP; Leaving::forget completes
+// its remaining requests. Only then may the buffer of a request that no device completed be reused (H2). A reset keeps
+// this order, but the QP is RESET instead of destroyed, and Leaving::renew lets it go on. A QP whose device was lost
+// has no flush to wait for; Leaving::lose completes its requests.
 //
 // Thread safety: made by the control thread, the worker's from add_qp until the answer to forget_qp.
 #pragma once
@@ -48,7 +48,7 @@ struct ShareOptions {
 };
 
 /// Send-queue slots and CQEs that the runtime needs for itself on each queue pair: a marker, whose completion says that
-/// everything before it has ended.
+/// everything before it has ended (D26).
 inline constexpr std::uint32_t kMarkersPerQp = 1;
 
 // The provider reads imm_data in network order; the application gave a number (row 7 of the semantics).
@@ -84,27 +84,28 @@ public:
         QpHandle handle;
         std::uint16_t epoch = 0;                      ///< Life::epoch
         bool datagram = false;                        ///< UD
-        bool ready = false;                           ///< it is in RTS already
-        OpcodeMask opcodes = opcodes_of(QpType::rc);  ///< what its send queue takes
+        bool ready = false;                           ///< it is in RTS already (D41)
+        OpcodeMask opcodes = opcodes_of(QpType::rc);  ///< opcodes that its send queue takes (D38)
         SendQueue::Options send;
         std::uint32_t recv_depth = 0;  ///< of its own receive queue
         std::uint32_t sges_max = 1;
         std::uint32_t inline_max = 0;
         bool ordinary = true;      ///< false: all its requests go the general way, so that the two ways can be compared
-        std::uint32_t device = 0;  ///< whose keys its requests name
-        std::uint32_t pd =
-            0;  ///< whose windows, regions and (UD) address handles they name; the control thread's number
-        std::uint32_t send_cq = 0;  ///< index at this worker, as all of them
+        std::uint32_t device = 0;  ///< device whose keys its requests name
+        /// Protection domain of the windows, regions and (UD) address handles that its requests name; the control
+        /// thread's number.
+        std::uint32_t pd = 0;
+        std::uint32_t send_cq = 0;  ///< index at this worker
         std::uint32_t recv_cq = 0;
-        WorkerSrq* srq = nullptr;     ///< where its receives are taken from; null: it has a receive queue
-        ibv_ah* marker_ah = nullptr;  ///< UD: for the marker, which no provider takes without
+        WorkerSrq* srq = nullptr;     ///< source of its receives; null: it has a receive queue of its own
+        ibv_ah* marker_ah = nullptr;  ///< UD: the marker needs one, too (D41)
         std::vector<ShareOptions> shares;
     };
     explicit WorkerQp(const Options& options);
     WorkerQp(const WorkerQp&) = delete;
     WorkerQp& operator=(const WorkerQp&) = delete;
 
-    // ---- What it is wired to, before the worker has it ----
+    // ---- Wiring, before the worker has it ----
 
     void set_flow(std::unique_ptr<Flow> flow) noexcept {
         flow_ = std::move(flow);
@@ -113,29 +114,30 @@ public:
     void set_provider(ibv_qp& qp, const SendQueueLines& lines) noexcept;
     [[nodiscard]] const Options& options() const noexcept { return options_; }
 
-    /// Its place among the worker's objects: what it was made for.
+    /// Connects it with its sessions and CQs. The worker has it from now on.
     void add(Turn& turn, std::span<WorkerSession* const> sessions, WorkerCq& send_cq, WorkerCq& recv_cq) noexcept;
 
-    // ---- What the ways of a request ask ----
+    // ---- Asked on the way of a request ----
 
     [[nodiscard]] QpHandle handle() const noexcept { return handle_; }
-    /// Asks for the lines that a send and its completion look at. `qp` may be null.
+    /// Prefetches the lines that a send and its completion look at. `qp` may be null.
     static void prefetch(const WorkerQp* qp) noexcept {
         const auto address = reinterpret_cast<std::uintptr_t>(qp);
         __builtin_prefetch(reinterpret_cast<const void*>(address), 1);
         __builtin_prefetch(reinterpret_cast<const void*>(address + kCacheLine), 1);
     }
-    /// Where its provider posts, if that is known.
+    /// Where its provider posts, if that is known (D12).
     [[nodiscard]] const SendQueueLines& provider_lines() const noexcept { return provider_lines_; }
-    /// That memory may be read: the control thread neither changes nor destroys the provider's queue pair.
+    /// True: the memory of provider_lines() may be read, since the control thread neither changes nor destroys the
+    /// provider's queue pair.
     [[nodiscard]] bool provider_at_rest() const noexcept { return provider_at_rest_; }
-    /// Asks for the line of provider_lines(). `qp` may be null.
+    /// Prefetches the line of `qp` that holds provider_lines(). `qp` may be null.
     static void prefetch_provider_lines(const WorkerQp* qp) noexcept {
         __builtin_prefetch(
             reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(qp) + offsetof(WorkerQp, provider_lines_)));
     }
     [[nodiscard]] OpcodeMask opcodes() const noexcept { return opcodes_; }
-    /// What of these goes by ordinary.cc, as it is now.
+    /// Opcodes that may go by ordinary.cc at the moment.
     [[nodiscard]] OpcodeMask ordinary() const noexcept { return ordinary_; }
     [[nodiscard]] std::uint32_t inline_max() const noexcept { return inline_max_; }
     [[nodiscard]] std::uint32_t sges_max() const noexcept { return options_.sges_max; }
@@ -150,33 +152,33 @@ public:
     [[nodiscard]] RecvQueue& recvs() noexcept { return recvs_; }
     [[nodiscard]] const RecvQueue& recvs() const noexcept { return recvs_; }
     [[nodiscard]] Flow& flow() const noexcept { return *flow_; }
-    /// Who is asked for each request that goes the general way, and told of receives; null: nobody, without flow
-    /// control.
+    /// The flow control, which is asked about each request that goes the general way, and told of receives; null: there
+    /// is none.
     [[nodiscard]] Flow* asked() const noexcept { return asked_; }
     [[nodiscard]] QpLife life() const noexcept { return life_; }
     [[nodiscard]] bool in_error() const noexcept { return pollcore::in_error(life_); }
     [[nodiscard]] bool parked() const noexcept { return parked_ != 0; }
     [[nodiscard]] Status cause() const noexcept { return cause_; }
-    /// Of what comes when it is in error already.
+    /// Status of requests that come when it is in error already.
     [[nodiscard]] Status unposted_status() const noexcept { return unposted_status_; }
 
-    /// A session's request for the send queue, which was admitted: to the provider, or to the flow control. `slot`:
-    /// where it stands in the session's ring.
+    /// Takes a session's admitted request for the send queue, and posts it or gives it to the flow control. `slot`: its
+    /// place in the session's ring.
     [[gnu::always_inline]] void take(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request,
                                      std::size_t slot, ibv_ah* ah) noexcept {
-        // In error, too, as long as what waits has not ended: the request ends behind it.
+        // Flow control is asked in error, too, until the waiting requests have ended: this one ends behind them.
         if (asked_ != nullptr && (life_ <= QpLife::failing || flush_held_) &&
             asked_->hold(turn, session, share, request, slot)) [[unlikely]] {
             return;
         }
         post(turn, session, share, request, session.submissions(), slot, ah);
     }
-    /// Into the chain; in error, among what ends in its turn. `slots` has the continuations of the request, which
-    /// stands in `slot`.
+    /// Puts a request into the chain, or, in error, among the requests that end in their turn. `slots` has the request
+    /// in `slot`, and its continuations.
     template <class Slots>
     [[gnu::always_inline]] void post(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request,
                                      const Slots& slots, std::size_t slot, ibv_ah* ah) noexcept;
-    /// The chain goes to the provider, and what it refuses of it ends.
+    /// Posts the chain. Requests that the provider refuses end.
     [[gnu::always_inline]] void post_sends(Turn& turn) noexcept {
         if (ibv_send_wr* const chain = sends_.take_chain(); chain != nullptr) [[likely]] {
             if (sends_.coalesces()) [[unlikely]] {
@@ -187,7 +189,7 @@ public:
             }
         }
     }
-    /// A request that was not posted ends behind what was, as all in error.
+    /// Ends a request that was not posted, in its turn behind the posted ones (D19).
     void leave_unposted(Turn& turn, const InFlightEntry& entry) noexcept;
     /// A request that the provider refused, and that is in no table, ends at once.
     void refuse(Turn& turn, const InFlightEntry& entry) noexcept;
@@ -195,37 +197,37 @@ public:
     void end_send(Turn& turn, const InFlightEntry& entry, Completion& completion) noexcept;
     void end_send_by_runtime(Turn& turn, const InFlightEntry& entry, Status status) noexcept;
 
-    /// The work completion of the entry at `offset` from the front, and of all unsignaled ones before it.
+    /// Ends the entry at `offset` from the front as the work completion says, and all entries before it.
     void complete_send(Turn& turn, std::uint32_t offset, const ibv_wc& wc) noexcept;
 
     // ---- Its life ----
 
-    /// In error from here on. `device_too`: the device has the queue pair in ERR. Else the control thread will see to
-    /// that, and says so by unpark().
+    /// The queue pair is in error from here on, as a whole, whatever its type (D42). `device_too`: the device has it in
+    /// ERR. Else the control thread will move it there, and says so by unpark().
     void fail(Turn& turn, Status cause, bool device_too = true) noexcept;
     /// Its peer broke the agreement, or the flow control cannot go on.
     void fail_flow(Turn& turn, FlowFault fault) noexcept;
     [[nodiscard]] bool completes_on(const WorkerCq& cq) const noexcept { return send_cq_ == &cq || recv_cq_ == &cq; }
-    /// A CQ of its has failed: nothing comes of it any more.
+    /// One of its CQs has failed, and gives no more completions (D46).
     void lose_cq(Turn& turn) noexcept;
-    /// end_life() is to look at it (again).
+    /// Asks for a call of end_life(), or for another one.
     void look_again(Turn& turn) noexcept {
         look_again_ = true;
         turn.lives.add(*this);
     }
-    /// What it was to leave for is over.
+    /// The result of leave(), once it is over.
     struct Left {
         std::uint64_t command = 0;
         AnswerKind kind{};
         bool forgotten = false;
     };
-    /// The part of the step for it, while it stands in Turn::lives. `may_leave`: its command can be answered.
+    /// The queue pair's part of the step, while it stands in Turn::lives. `may_leave`: its command can be answered.
     [[nodiscard]] std::optional<Left> turn(Turn& turn, bool may_leave) noexcept;
-    /// It need stay in Turn::lives.
+    /// It must stay in Turn::lives.
     [[nodiscard]] bool waits_for_turn() const noexcept { return look_again_ || leave_.way != Leaving::none; }
 
     void park() noexcept;
-    /// `state`: what the control thread has made of it.
+    /// `state`: the state into which the control thread has moved it.
     void unpark(Turn& turn, QpState state, Status cause, bool device_lags) noexcept;
     void start_flow(Turn& turn, const FlowStart& start) noexcept { flow_->start(turn, start); }
 
@@ -235,23 +237,23 @@ public:
         Leaving way = Leaving::none;
         std::uint64_t command = 0;
         Status cause = Status::qp_closed;
-        bool device_lags = false;    ///< it is not known to be in ERR at its device by now
+        bool device_lags = false;    ///< its device may not have it in ERR yet
         std::uint64_t deadline = 0;  ///< retire
         std::uint32_t quiet = 0;  ///< retire: cycles after which receives that nothing flushes are given up; 0: never
         std::uint32_t life = 0;   ///< renew: see life_of()
         QpState state = QpState::init;  ///< renew
     };
     void leave(Turn& turn, const Leave& how) noexcept;
-    /// What sessions may know of it changes.
+    /// Publishes to its sessions what they may know of it.
     void publish_record() noexcept;
 
-    // What a send and its completion look at: two lines from here.
+    // A send and its completion look at the two lines that begin here (D12).
     ChainLink<WorkerQp> link;
 
 private:
     static constexpr std::uint16_t kMarkerTries = 1000;
 
-    /// The one writer of the life. What follows from it for the hot loops is known at once.
+    /// The only writer of life_. Also updates what the hot loops ask.
     void happens(QpEvent event) noexcept {
         life_ = after(life_, event);
         choose_way();
@@ -287,9 +289,9 @@ private:
     std::uint16_t inline_max_;
     QpLife life_ = QpLife::init;
     bool datagram_;
-    // A receive besides these.
+    // A receive looks at this, too.
     RecvQueue recvs_;
-    // What a burst fetches before it begins, where there are many queue pairs.
+    // With many queue pairs a burst prefetches these before it begins.
     SendQueueLines provider_lines_;
     bool provider_at_rest_ = false;  // ready and not parked: nobody else changes the provider's queue pair
     // Cold.
@@ -298,11 +300,11 @@ private:
     Status cause_ = Status::success;
     bool cover_wanted_ = false;  // a marker is to follow when one can be posted
     bool marker_in_flight_ = false;
-    std::uint16_t markers_refused_ = 0;              // one after the other
-    bool device_lags_ = false;                       // in error, and on its device maybe not: nothing is posted to it
-    bool flush_held_ = false;                        // device_lags_, and the peer may still act on what waits
-    Status leftover_status_ = Status::qp_closed;     // of what no device completed
-    Status unposted_status_ = Status::wr_flush_err;  // of what came when it was in error already
+    std::uint16_t markers_refused_ = 0;           // in a row
+    bool device_lags_ = false;                    // in error, but its device may not have it in ERR: nothing is posted
+    bool flush_held_ = false;                     // device_lags_, and the peer may still act on waiting requests
+    Status leftover_status_ = Status::qp_closed;  // of requests that no device completed
+    Status unposted_status_ = Status::wr_flush_err;  // of requests that came when it was in error
     std::uint16_t epoch_;
     std::uint32_t qp_num_ = 0;
     Options options_;
@@ -314,7 +316,7 @@ private:
     bool look_again_ = false;
     bool timed_out_ = false;
     std::uint32_t recvs_left_ = 0;
-    std::uint64_t quiet_since_ = 0;  // recvs_left_ has not changed
+    std::uint64_t quiet_since_ = 0;  // when recvs_left_ changed last
     WorkerCq::Mark send_mark_;
     WorkerCq::Mark recv_mark_;
 
@@ -334,7 +336,7 @@ template <class Slots>
                                                 : inline_room(request.sge.length);
     if (!turn.chains.room(std::size_t{request.num_sge} + framed, inline_bytes) || request.opcode == Opcode::bind_mw)
         [[unlikely]] {
-        turn.chains.ring(turn);  // a bind goes by itself, behind what was submitted before it
+        turn.chains.ring(turn);  // a bind goes by itself, behind requests that were submitted before it (D24)
     }
     const std::uint32_t position = sends_.entries().next_position();
     InFlightEntry& entry = sends_.entries().push();

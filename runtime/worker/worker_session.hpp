@@ -1,14 +1,14 @@
-// The worker's end of a session: its two rings, and the books of what it has in flight. Nobody else writes either.
+// The worker's end of a session: its two rings, and the books of its requests in flight. Nobody else writes either.
 //
 // A request is taken only when its completion has a place in the completion ring (I3), so completing never waits.
 //
-// A completion may stand in the line of its request, instead of in the completion ring. A session marks a request of
-// which it has no other in that send queue (CompletionInbox::expect_reply), one at a time. Its line is in the worker's
-// cache, and its application looks there as well as in the ring; so an answer there moves no other line. It may be
-// written as long as the application has not been told that the slot is free again. Telling it is put off while such a
-// request is in flight, though not of more than a quarter of the ring, not in a small ring, and not by a worker that
-// falls asleep. What failed, and what comes when it has been told, goes by the ring and says so (kNotInLine), so that
-// the session always knows whether it still has to look.
+// A completion may be written into the line of its request, instead of the completion ring (D50). A session marks a
+// request if it has no other in that send queue (CompletionInbox::expect_reply), one at a time. The request's line is
+// in the worker's cache, and the application looks there as well as in the ring, so an answer there moves no other
+// line. The answer may be written until the application has been told that the slot is free again. The worker puts off
+// telling it while a marked request is in flight, but not for more than a quarter of the ring, not in a small ring, and
+// not when it falls asleep. A failure, and a completion that comes after the telling, go by the ring and say so
+// (kNotInLine), so that the session always knows whether it still has to look at the line.
 //
 // Thread safety: made by the control thread, the worker's from add_session until the answer to remove_session, but for
 // refused().
@@ -36,7 +36,7 @@ namespace pollcore {
 
 class WorkerQp;
 
-/// A session's part in one queue pair.
+/// A session's part in one queue pair (D18).
 class Share {
 public:
     Share() = default;
@@ -54,7 +54,7 @@ public:
     void end_sends(std::uint32_t n) noexcept { sends_ -= n; }
     void take_recv() noexcept { ++recvs_; }
     void end_recv() noexcept { --recvs_; }
-    /// Returns how many there were, with this one, modulo 2^32.
+    /// Counts a retired send. Returns how many there were, with this one, modulo 2^32.
     std::uint32_t retire() noexcept { return ++retired_; }
 
 private:
@@ -68,18 +68,18 @@ private:
 };
 static_assert(sizeof(Share) == 32);
 
-/// What the sessions of one other process have of a worker together: in each step so much, whatever is left of the step
-/// before (deficit round robin). The worker's.
+/// How much the sessions of one other process may take of a worker together: a quantum in each step, whatever was left
+/// of the step before (deficit round robin). Belongs to the worker.
 class ClientShare {
 public:
-    /// What a request takes, or its bytes, if these are more.
+    /// A request costs this, or its bytes if these are more.
     static constexpr std::int64_t kRequest = 4096;
 
     /// `id`: of the process; 0 is the worker's own.
     explicit ClientShare(std::uint32_t id = 0) : id_(id) {}
 
     [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
-    /// Whether something is left in this step, of `quantum` for each.
+    /// True: something is left in this step. Each step gets `quantum`.
     [[nodiscard]] bool left(std::uint64_t step, std::int64_t quantum) noexcept {
         if (step_ != step) {
             step_ = step;
@@ -91,7 +91,7 @@ public:
 
 private:
     std::uint32_t id_;
-    std::uint64_t step_ = 0;  // that left_ is of
+    std::uint64_t step_ = 0;  // the step that left_ belongs to
     std::int64_t left_ = 0;   // negative: a message was longer than the quantum; the debt is carried over
 };
 
@@ -99,9 +99,9 @@ class alignas(kCacheLine) WorkerSession {
 public:
     struct Options {
         std::uint32_t id = 0;             ///< the control thread's name for it; an index is used again
-        ClientShare* client = nullptr;    ///< of the process whose it is; null: of this one, which takes what it likes
+        ClientShare* client = nullptr;    ///< share of the session's process; null: this process, which has no limit
         int application_fd = -1;          ///< its application sleeps on it; -1: never
-        bool application_socket = false;  ///< that is no eventfd, but a socket to another process
+        bool application_socket = false;  ///< application_fd is a socket to another process, no eventfd
         bool device_time = false;         ///< SessionOptions::device_time
     };
     WorkerSession(void* block, const SessionLayout& layout, const Options& options);
@@ -124,23 +124,25 @@ public:
             submissions_.release_later(n);
         }
     }
-    /// There was nothing to take: the application is told what was put off.
+    /// There was nothing to take: tells the application of freed slots, if that was put off and no marked request is in
+    /// flight.
     void release_rest() noexcept {
         if (submissions_.unpublished() && reply_at_ == 0) {
             submissions_.publish();
         }
     }
-    /// Whatever was put off.
+    /// Tells the application of all freed slots, even if that was to be put off.
     void release_all() noexcept { submissions_.publish(); }
 
-    /// Of `wanted` requests so many may be taken, whatever they are: each one's completion has a place (I3).
+    /// How many of `wanted` requests may be taken, whatever they are, so that each one's completion has a place (I3).
+    /// Counts what is in flight, not slots (D13).
     [[nodiscard]] [[gnu::always_inline]] std::uint32_t completion_room(std::uint32_t wanted) noexcept {
         const std::size_t owed = std::size_t{in_flight_} + pooled_posted_;
         const std::size_t slots = completions_.reserve((owed + wanted) << wide_) >> wide_;
         return static_cast<std::uint32_t>(std::min(slots - std::min(owed, slots), std::size_t{wanted}));
     }
-    /// A process that has had its share of this step waits for the next. What its sessions have in their rings stays
-    /// there, so nothing is kept for it. `taken`: slots of this step that release() has not been told of.
+    /// False: the process has had its share of this step. Its sessions' requests stay in their rings until the next, so
+    /// the worker keeps nothing for it. `taken`: slots of this step that release() has not been told of.
     [[nodiscard]] bool has_share_left(const Turn& turn, std::size_t taken) noexcept {
         if (options_.client->left(turn.number(), std::int64_t{turn.options.submit_burst} * ClientShare::kRequest))
             [[likely]] {
@@ -174,8 +176,8 @@ public:
     /// A request that was taken is not posted, and ends as a refused one.
     void give_up(Turn& turn, Share& share, const WorkRequest& request, Status status) noexcept;
 
-    /// The request must have a signal, so that a refused one always has a completion or a retirement to wait for: this
-    /// one takes the last place that the session has.
+    /// True: the request takes the last place that the session has, so it must have a signal. Then a session that gets
+    /// a request refused for want of a place always has a completion or a retirement to wait for.
     [[nodiscard]] bool must_signal(const Share& share) const noexcept {
         return !planted(Bug::wedged) &&
                (share.sends_full() || in_flight_ >= completion_slots_ || unsignaled_ > completion_slots_ / 2);
@@ -185,7 +187,7 @@ public:
     [[nodiscard]] std::uint32_t pooled_posted() const noexcept { return pooled_posted_; }
     [[nodiscard]] bool idle() const noexcept { return in_flight_ == 0 && pooled_posted_ == 0; }
 
-    /// A marked request stands in the i-th slot, and is being taken.
+    /// The request in the i-th slot, which is being taken, is marked.
     void expect_reply(std::size_t i) noexcept {
         static_assert(kSlotsPerWorkRequestMax <= RingConsumer<WorkRequest>::kAnsweredInFrom * 3 / 4,
                       "room for any request beside what is put off");
@@ -194,8 +196,8 @@ public:
         submissions_.prefetch(index);  // fetched from the application, which watches it, while the device works
     }
     [[nodiscard]] bool expects_reply() const noexcept { return reply_at_ != 0; }
-    /// It was answered so, and its application needs a moment to see that and to submit again. Looks that come before
-    /// are harmful (base/look.hpp), so some are left out: true for each of these.
+    /// True: the next look at the session is to be left out. It was answered in its request's line, and its application
+    /// needs a moment to see that and to submit again. A look that comes too early is harmful (D16).
     [[nodiscard]] bool rests() noexcept {
         if (rest_ == 0) [[likely]] {
             return false;
@@ -203,7 +205,8 @@ public:
         --rest_;
         return true;
     }
-    /// A request that is to be followed was taken. Of a session one at a time is, to its completion.
+    /// A request whose latency is to be followed was taken. The worker follows one of a session at a time, to its
+    /// completion.
     void begin_sample(Turn& turn, InFlightEntry& entry, std::uint32_t submitted_at) noexcept;
     [[nodiscard]] bool sampling() const noexcept { return sampling_; }
 
@@ -216,8 +219,8 @@ public:
         return static_cast<std::uint32_t>(completions_.produced());
     }
 
-    /// A request of a queue pair's send queue ends, or of its receive queue. `completion` says how. `datagram`: what
-    /// was received, if it was one.
+    /// Ends a request of a queue pair's send queue or receive queue, as `completion` says. `datagram`: the work
+    /// completion, if a datagram was received.
     [[gnu::always_inline]] void complete(Turn& turn, std::size_t qp_index, const InFlightEntry& entry,
                                          Completion& completion, bool from_recv_queue,
                                          const ibv_wc* datagram) noexcept {
@@ -227,7 +230,7 @@ public:
             sampled_at = end_sample(turn, completion.ok());
             std::memcpy(completion.sampled_at, &sampled_at, sizeof(sampled_at));
         }
-        // The application first: what follows is seen by nobody else.
+        // The completion first, for the application waits for it. Nobody else sees the rest.
         if (!entry.replies_in_line()) [[likely]] {
             publish(turn, completion, datagram);
         } else if (!completion.ok() || !reply(turn, completion.byte_len, sampled_at)) {
@@ -236,20 +239,20 @@ public:
         }
         settle(qp_index, entry, from_recv_queue);
     }
-    /// A receive of a shared receive queue.
+    /// Ends a receive of a shared receive queue.
     void complete_shared_recv(Turn& turn, const Completion& completion, const ibv_wc* datagram) noexcept {
         publish(turn, completion, datagram);
         --in_flight_;
     }
-    /// A message, or the end of a queue pair, with a buffer of a receive pool or a record of a write ring.
+    /// Delivers a message, or the end of a queue pair, with a buffer of a receive pool or a record of a write ring.
     void hand_out(Turn& turn, const Completion& completion, const ibv_wc* datagram) noexcept {
         publish(turn, completion, datagram);
     }
-    /// An unsignaled request of a send queue has succeeded, or the signal was the worker's own.
+    /// Ends an unsignaled request of a send queue that has succeeded. It may have had a signal of the worker's own.
     [[gnu::always_inline]] void retire(Turn& turn, std::size_t qp_index, const InFlightEntry& entry) noexcept {
         settle(qp_index, entry, false);
         if ((entry.flags & InFlightEntry::kSampled) != 0) [[unlikely]] {
-            (void)end_sample(turn, false);  // when it ended nobody knows: only that a later one has
+            (void)end_sample(turn, false);  // nobody knows when it ended, only that a later one has
         }
         Share& share = shares_[qp_index];
         ++retired_;
@@ -258,15 +261,16 @@ public:
         retired_counts_[qp_index].store(word.pack(), std::memory_order_release);
         header_->retired.store(retired_, std::memory_order_release);
         turn.counters.retired.add();
-        tell(turn);  // it may wait for the room
+        tell(turn);  // the application may wait for the room
     }
-    /// It asked for what its library should not have let through; a request that has no completion.
+    /// Counts a bad request that has no completion, and that the session's library should not have let through.
     void count_refused() noexcept { refused_.add(); }
-    /// A request that was not taken.
+    /// Completes a request that was not taken, with `status`.
     void refuse(Turn& turn, const WorkRequest& request, Status status) noexcept;
 
-    // Of ordinary requests (ordinary.cc), which end with success, many at a time.
-    /// Of `wanted` completions so many may be written before publish_written().
+    // ---- Completions of ordinary requests (ordinary.cc), which end with success, many at a time ----
+
+    /// How many of `wanted` completions may be written before publish_written().
     [[nodiscard]] std::uint32_t write_room(std::uint32_t wanted) noexcept {
         return kAdmission ? static_cast<std::uint32_t>(completions_.reserve(wanted)) : wanted;
     }
@@ -291,7 +295,7 @@ public:
             in_flight_ -= n;
         }
     }
-    /// Into the line of the marked request. False: it is to go by the ring.
+    /// Completes the marked request in its line. False: the completion has to go by the ring.
     [[nodiscard]] [[gnu::always_inline]] bool complete_in_line(Turn& turn, std::size_t qp_index,
                                                                std::uint32_t byte_len) noexcept {
         if (!reply(turn, byte_len, 0)) {
@@ -313,7 +317,7 @@ public:
         // Release, with the acquire in SessionCore::admit: the limits that were published before belong to this status.
         records_[qp_index].status.store(status.pack(), std::memory_order_release);
     }
-    /// Nothing: it is closed.
+    /// `status` 0: the queue is closed.
     void publish_srq(std::size_t srq_index, std::uint64_t status) noexcept {
         // Release, with the acquire in SessionCore::admit_shared: the session's receives find the queue here.
         srq_records_[srq_index].status.store(status, std::memory_order_release);
@@ -321,13 +325,13 @@ public:
 
     // ---- Sleepers ----
 
-    /// The worker is about to sleep: who submits from here on rings its bell.
+    /// The worker is about to sleep: an application that submits from here on rings its bell (D23).
     void expect_worker_asleep() noexcept { header_->worker_sleep.expect(); }
-    /// The worker is awake. True: nobody has woken it by this session.
+    /// The worker is awake. True: it was not woken by this session.
     bool worker_awake() noexcept { return header_->worker_sleep.rest(); }
-    /// When somebody did, by cycles_now(); whatever another process wrote.
+    /// When this session woke the worker, by cycles_now(). Another process may have written any number.
     [[nodiscard]] std::uint64_t woken_at() const noexcept { return header_->woken_at.load(std::memory_order_relaxed); }
-    /// It was told (Turn::tell). True: its application slept.
+    /// Called after Turn::tell(): wakes the application. True: it slept.
     bool wake_told() noexcept {
         tells_ = true;
         return wake_application();
@@ -335,17 +339,18 @@ public:
 
     // ---- Its end ----
 
-    /// It wrote what no session writes: nothing more is taken from it.
+    /// The session wrote something that no correct session writes: nothing more is taken from it.
     void break_off(Turn& turn) noexcept;
     [[nodiscard]] bool broken() const noexcept { return broken_; }
-    /// Its requests are refused from here on. `abandoned`: what is in its ring is not waited for.
+    /// The session's requests are refused from here on. `abandoned`: those in its ring are not waited for.
     void begin_closing(std::uint64_t command, std::uint64_t step, bool abandoned) noexcept;
     [[nodiscard]] bool closing() const noexcept { return closing_; }
-    /// What was given to begin_closing().
+    /// The command that was given to begin_closing().
     [[nodiscard]] std::uint64_t closing_command() const noexcept { return closing_command_; }
-    /// Nothing of it is in flight, or in its ring, or it has gone on submitting for so long that it is not waited for.
+    /// True: the session has nothing in flight and nothing in its ring, or has gone on submitting for so long that it
+    /// is not waited for.
     [[nodiscard]] bool drained(std::uint64_t step) noexcept;
-    /// What is submitted from here on nobody takes; Session::poll completes it by itself.
+    /// From here on nobody takes the session's requests; Session::poll completes them by itself.
     void detach() noexcept;
 
 private:
@@ -369,8 +374,8 @@ private:
         --in_flight_;
         unsignaled_ -= !entry.signaled();
     }
-    // Field by field: a copy of the whole would wait until the small stores that made it have left the store buffer.
-    // Returns the last eight bytes.
+    // Copies field by field: a copy of the whole would wait until the small stores that made it have left the store
+    // buffer (D10). Returns the last eight bytes.
     [[gnu::always_inline]] static std::uint64_t write_slot(Completion& slot, const Completion& completion) noexcept {
         slot.tag = completion.tag;
         slot.qp = completion.qp;
@@ -385,8 +390,8 @@ private:
                std::uint64_t{static_cast<std::uint8_t>(completion.opcode)} << 8 |
                std::uint64_t{completion.flags} << 16 | std::uint64_t{sampled_at} << 24;
     }
-    // Its slot was reserved when the request was taken, so this finds room; a consumer that takes slots back has
-    // tampered with the ring.
+    // The slot was reserved when the request was taken, so there is room, unless the consumer has tampered with the
+    // ring.
     [[gnu::always_inline]] void publish(Turn& turn, const Completion& completion, const ibv_wc* datagram) noexcept {
         if (wide_) [[unlikely]] {
             publish_wide(turn, completion, datagram);
@@ -407,7 +412,7 @@ private:
         tell(turn);
     }
     void publish_wide(Turn& turn, Completion completion, const ibv_wc* datagram) noexcept;
-    // What the marked request completes with, a success. False: it is to go by the ring.
+    // Writes the marked request's completion, a success, into its line. False: it has to go by the ring.
     [[nodiscard]] [[gnu::always_inline]] bool reply(Turn& turn, std::uint32_t byte_len,
                                                     std::uint32_t sampled_at) noexcept {
         const std::uint64_t index = reply_at_ - 1;
@@ -421,7 +426,7 @@ private:
                             std::uint64_t{RequestHead::kReplied} << RequestHead::kFlags);
         reply_at_ = 0;
         rest_ = kLooksLeftOut;
-        submissions_.release(0);  // what was put off
+        submissions_.release(0);  // tells of freed slots that were put off
         turn.counters.delivered.add();
         tell(turn);
         return true;
@@ -440,13 +445,13 @@ private:
     std::uint32_t pooled_posted_ = 0;
     std::uint32_t unsignaled_ = 0;  // requests in flight that are unsignaled, and that nothing has retired yet
     std::uint32_t rest_ = 0;        // looks that are still to be left out
-    // The 64-bit indices of a ring begin at 0 and never come round, so one more than an index says "none" by 0.
+    // The 64-bit indices of a ring begin at 0 and never wrap, so one more than an index leaves 0 for "none".
     std::uint64_t reply_at_ = 0;  // one more than the index of the request that may be answered in its line; 0: none
     std::uint64_t retired_ = 0;
     Options options_;
     bool closing_ = false;
     bool broken_ = false;
-    bool wide_ = false;   // its completions take two slots of the ring
+    bool wide_ = false;   // its completions take two slots of the ring (D39)
     bool tells_ = false;  // its application may have to be woken when a completion was written
     Counter refused_;
     std::uint64_t throttled_ = 0;
@@ -458,8 +463,8 @@ private:
     std::atomic<std::uint64_t>* retired_counts_ = nullptr;
     SrqRecord* srq_records_ = nullptr;
     SessionStages* stages_ = nullptr;
-    bool sampling_ = false;         // a request of its is followed
-    std::uint32_t sampled_at_ = 0;  // when that was taken
+    bool sampling_ = false;         // a request of this session is followed
+    std::uint32_t sampled_at_ = 0;  // when the followed request was taken
     OwnLines<Share> shares_;        // by QP index
 };
 

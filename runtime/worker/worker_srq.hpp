@@ -1,6 +1,6 @@
 // The worker's end of a shared receive queue: its receives, and the queue pairs that take them.
 //
-// Which queue pair took a receive is known by the work completion's qp_num only, which is valid whatever the status.
+// Only the work completion's qp_num tells which queue pair took a receive. It is valid whatever the status (D20).
 //
 // Thread safety: made by the control thread, the worker's from add_srq until the answer to forget_srq.
 #pragma once
@@ -27,7 +27,8 @@ public:
         std::uint32_t sges_max = 1;
         std::uint32_t device = 0;
         std::uint32_t pd = 0;
-        std::uint32_t session = 0;  ///< index at the worker: submits the receives and gets all completions
+        /// Index, at the worker, of the session that submits the receives and gets all completions.
+        std::uint32_t session = 0;
     };
 
     explicit WorkerSrq(const Options& options)
@@ -41,7 +42,7 @@ public:
     [[nodiscard]] SrqHandle handle() const noexcept { return options_.handle; }
     [[nodiscard]] RecvQueue& recvs() noexcept { return recvs_; }
     [[nodiscard]] const RecvQueue& recvs() const noexcept { return recvs_; }
-    /// Set by add(); whose receives they are.
+    /// The session whose receives they are; set by add().
     [[nodiscard]] const WorkerSession* session() const noexcept { return session_; }
 
     /// The worker has it from now on.
@@ -50,7 +51,7 @@ public:
         publish_record();
         recvs_.refill(turn);
     }
-    /// Takes nothing more; what it has, and what it does not take, ends with `status`.
+    /// Takes no more receives. Those that it has, and those that it refuses, end with `status`.
     void retire(Status status) noexcept {
         closing_ = true;
         leftover_status_ = status;
@@ -59,14 +60,14 @@ public:
     }
     [[nodiscard]] bool closing() const noexcept { return closing_; }
     [[nodiscard]] Status leftover_status() const noexcept { return leftover_status_; }
-    /// It exists no more, nor do queue pairs that use it.
+    /// Completes the remaining receives (D22). Called when the queue, and all queue pairs that use it, exist no more.
     void complete_leftovers(Turn& turn) noexcept { recvs_.complete_leftovers(turn, leftover_status_); }
 
-    /// For one queue pair more. Throws std::bad_alloc.
+    /// Makes room for one more queue pair. Throws std::bad_alloc.
     void make_room() { qps_.make_room(); }
     void add(WorkerQp& qp) noexcept { qps_.add(qp.qp_num(), &qp); }
     void remove(const WorkerQp& qp) noexcept { qps_.remove(qp.qp_num()); }
-    /// Null: a number that names none is a provider's mistake.
+    /// Null: no queue pair has the number, which is a provider's mistake.
     [[nodiscard]] WorkerQp* find(std::uint32_t qp_num) const noexcept { return qps_.find(qp_num); }
 
 private:

@@ -1,5 +1,5 @@
-// The wr_id on the wire. It names queue, generation and place, so a completion finds its entry whatever QP number it
-// carries (H3).
+// The wr_id that a provider is given. It names queue, generation and place, so a completion finds its entry whatever QP
+// number it carries (H3).
 //
 // Thread safety: pure.
 #pragma once
@@ -12,11 +12,11 @@
 
 namespace pollcore {
 
-/// Of a queue pair's send or receive queue.
+/// The wr_id of a request of a queue pair's send or receive queue.
 struct WrId {
     QpHandle qp;
     bool recv = false;
-    std::uint32_t position = 0;  ///< kPositionBits of it travel
+    std::uint32_t position = 0;  ///< pack() keeps its low kPositionBits
 
     static constexpr unsigned kPositionBits = 24;
     static constexpr std::uint32_t kPositionMask = (1u << kPositionBits) - 1;
@@ -24,7 +24,7 @@ struct WrId {
     [[nodiscard]] constexpr std::uint64_t pack() const noexcept {
         return std::uint64_t{bits_of(qp)} << 32 | std::uint64_t{recv} << kPositionBits | (position & kPositionMask);
     }
-    /// The same of a send queue's, from bits_of(qp).
+    /// pack() for a send queue, from bits_of(qp).
     [[nodiscard]] static constexpr std::uint64_t pack_send(std::uint32_t qp_bits, std::uint32_t position) noexcept {
         return std::uint64_t{qp_bits} << 32 | (position & kPositionMask);
     }
@@ -40,7 +40,7 @@ struct SrqWrId {
     std::uint32_t slot = 0;
 
     static constexpr std::uint64_t kMark = std::uint64_t{1} << 31;
-    static constexpr std::uint64_t kRecv = WrId{.recv = true}.pack();  ///< as of any receive
+    static constexpr std::uint64_t kRecv = WrId{.recv = true}.pack();  ///< set for any receive
     static_assert((WrId{QpHandle{0xffff, 0xffff}, true, WrId::kPositionMask}.pack() & kMark) == 0);
     static_assert(kQueueDepthMax - 1 <= WrId::kPositionMask);
 
@@ -54,7 +54,7 @@ struct SrqWrId {
     }
 };
 
-/// A wr_id of a send queue.
+/// True: the wr_id is a send queue's.
 [[nodiscard]] constexpr bool names_send(std::uint64_t word) noexcept {
     return (word & (SrqWrId::kMark | SrqWrId::kRecv)) == 0;
 }

@@ -1,8 +1,8 @@
 // The reading end of a write ring: one writer's records, found by looking at memory, and the places that the
 // application has not given back.
 //
-// What stands in the ring is a peer's: it may be half written, old, or a lie. A record counts once its seal does, and
-// it must lie within what the peer was granted.
+// A peer writes the ring, so its contents may be half written, old, or a lie. A record counts once its seal is right,
+// and it must lie within the lines that the peer was granted.
 //
 // Thread safety: the worker's alone, but for held().
 #pragma once
@@ -30,8 +30,8 @@ public:
     };
     enum class Look : std::uint8_t { nothing, record, lie };
 
-    /// `lines`, a power of two, of zeroed memory at `memory`. `held_max` records at most are with the application. The
-    /// first begins at `position`.
+    /// A ring of `lines` lines (a power of two) of zeroed memory at `memory`. The application has at most `held_max`
+    /// records at a time. The first record begins at `position`.
     WriteRing(std::byte* memory, std::uint32_t lines, std::uint32_t held_max, std::uint64_t secret,
               std::uint32_t position = 0)
         : memory_(memory),
@@ -44,14 +44,14 @@ public:
 
     [[nodiscard]] std::uint32_t lines() const noexcept { return mask_ + 1; }
     [[nodiscard]] std::uint32_t message_max() const noexcept { return ring_message_max(lines()); }
-    /// The position at which the next record begins: a writer's first.
+    /// The position at which the next record begins. A new writer begins there.
     [[nodiscard]] std::uint32_t next() const noexcept { return next_.load(std::memory_order_relaxed); }
-    /// What a writer may fill: all positions before this.
+    /// A writer may fill all positions before this one.
     [[nodiscard]] std::uint32_t granted() const noexcept { return freed_.load(std::memory_order_relaxed) + lines(); }
     [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
     [[nodiscard]] bool full() const noexcept { return held_ == held_max_; }
 
-    /// A new writer, which begins at next(). What the last one left is none of its records.
+    /// A new writer begins, at next(). Records that the last writer left do not count any more.
     void begin(QpHandle qp, bool in_order) noexcept {
         seed_ = std::rotl((secret_ ^ ++lives_) * 0x9fb21c651e98df25, 31);
         qp_.store(std::uint32_t{qp.index} << 16 | qp.generation, std::memory_order_relaxed);
@@ -60,12 +60,12 @@ public:
         await_next();
     }
 
-    /// Whether something of the next record is there: two looks at memory, since it may have skipped the rest of the
-    /// lap.
+    /// True: the next record has begun to arrive. Looks at two places in memory, since the record may have skipped the
+    /// rest of the lap.
     [[nodiscard]] [[gnu::always_inline]] bool begun() const noexcept {
         return begun(awaited_[0]) || begun(awaited_[1]);
     }
-    /// Whether the next record is there, whole.
+    /// Looks for the next record, which must be whole.
     [[nodiscard]] Look look(Record& record) noexcept {
         for (const Awaited& awaited : awaited_) {
             if (!begun(awaited)) {
@@ -79,7 +79,7 @@ public:
         }
         return Look::nothing;
     }
-    /// The application gets it.
+    /// The application gets the record.
     void hand_out(const Record& record) noexcept {
         const std::uint32_t position = next();
         const std::uint32_t lines = record_lines(record.header.length);
@@ -91,7 +91,7 @@ public:
         ++held_;
         await_next();
     }
-    /// False: the application does not have it.
+    /// The application gives a record back. False: it does not have that one.
     [[nodiscard]] bool release(std::uint32_t place) noexcept {
         if (place > mask_) {
             return place == kEnd && std::exchange(end_held_, false);
@@ -115,11 +115,12 @@ public:
         freed_.store(freed, std::memory_order_relaxed);
         return true;
     }
-    /// The application gets the completion that tells the end. False: it has one.
+    /// The application gets the completion that tells the end. False: it still has the last one of that kind.
     [[nodiscard]] bool hold_end() noexcept { return !std::exchange(end_held_, true); }
     [[nodiscard]] std::uint64_t torn() const noexcept { return torn_; }
 
-    /// Any thread: what the application has, as far as can be seen from outside, in the name of the last queue pair.
+    /// Any thread: the records that the application has, as far as another thread can see, all under the last queue
+    /// pair's handle.
     [[nodiscard]] std::vector<HeldBuffer> held() const {
         const std::uint32_t word = qp_.load(std::memory_order_relaxed);
         const QpHandle qp{static_cast<std::uint16_t>(word >> 16), static_cast<std::uint16_t>(word)};
@@ -130,7 +131,7 @@ public:
         while (position != end && records <= mask_) {
             const std::uint32_t lines = places_[place_of(position)].load(std::memory_order_relaxed);
             if (lines == 0) {
-                break;  // it came back meanwhile
+                break;  // given back meanwhile
             }
             ++records;
             if ((lines & kReleased) == 0) {
@@ -146,7 +147,7 @@ public:
 
 private:
     static constexpr std::uint32_t kReleased = 1u << 31;
-    // Of what is not whole: after how many looks at most it is looked at again.
+    // After this many looks at most a record that was not whole is read again.
     static constexpr std::uint32_t kWaitMax = 256;
 
     /// The last line of a record at this position.
@@ -163,7 +164,7 @@ private:
         return std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(word)).load(std::memory_order_acquire);
     }
 
-    /// Where the next record ends that begins at `position`, and how that is told from what stands there now.
+    /// Where the next record ends if it begins at `position`, and the stamp that tells it from older contents.
     struct Awaited {
         std::byte* word = nullptr;
         std::uint32_t stamp = 0;
@@ -190,7 +191,7 @@ private:
             return Look::nothing;
         }
         const std::uint32_t place = place_of(position);
-        // The seal first: where the device keeps the order, all is there once that is.
+        // The seal first: where the device keeps the order, the whole record is there once its seal is.
         const std::uint64_t seal = load(place, 2);
         const RecordHeader::Words words{first, load(place, 1)};
         const RecordHeader header = RecordHeader::unpack(words);
@@ -198,7 +199,7 @@ private:
             seal != seal_of(words, seed_, in_order_ ? 0 : sum(place, header.length))) {
             torn_ += misses_ == 0;
             misses_ = std::min(misses_ + 1, kWaitMax);
-            wait_ = in_order_ ? 0 : misses_;  // a sum takes its time
+            wait_ = in_order_ ? 0 : misses_;  // computing a sum takes time
             return Look::nothing;
         }
         misses_ = 0;
@@ -211,7 +212,7 @@ private:
         PayloadSum sum;
         const std::byte* bytes = memory_ + (std::size_t{place} + 1) * kCacheLine - record_bytes(length);
         for (std::uint32_t at = 0; at < length; at += sizeof(std::uint64_t)) {
-            // Relaxed: that it belongs to the rest is what the sum says.
+            // Relaxed: the sum says whether the words belong together.
             auto* word = reinterpret_cast<std::uint64_t*>(const_cast<std::byte*>(bytes + at));
             sum.add(std::atomic_ref<std::uint64_t>(*word).load(std::memory_order_relaxed));
         }
@@ -228,13 +229,14 @@ private:
     std::uint64_t secret_;
     std::uint64_t seed_ = 0;
     std::uint64_t lives_ = 0;
-    std::uint32_t misses_ = 0;  ///< looks that found the next record begun and not whole
-    std::uint32_t wait_ = 0;    ///< so many looks are left out
+    std::uint32_t misses_ = 0;  ///< looks that found the next record begun, but not whole
+    std::uint32_t wait_ = 0;    ///< looks that are still to be left out
     std::uint64_t torn_ = 0;
     std::atomic<std::uint32_t> qp_{0};
     std::atomic<std::uint32_t> next_{0};
-    std::atomic<std::uint32_t> freed_{0};             ///< everything before is the writer's again
-    std::vector<std::atomic<std::uint32_t>> places_;  ///< by line: lines of what begins there and is not free
+    std::atomic<std::uint32_t> freed_{0};  ///< all positions before this are the writer's again
+    /// By line: how many lines the record or gap there has, with kReleased once it was given back; 0: free.
+    std::vector<std::atomic<std::uint32_t>> places_;
 };
 
 }  // namespace pollcore

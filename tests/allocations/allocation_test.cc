@@ -1,9 +1,9 @@
-// For each call of the public interface, and each allocation in it: where that one fails, the call succeeds or throws,
-// what was there before goes on, the call can be made again, and nothing is left behind.
+// Lets each allocation in each call of the public interface fail. Then the call succeeds or throws, older objects go
+// on, the call can be made again, and nothing is left behind.
 //
-// Each allocation has a process of its own, so that one that ends it is told from the others.
-//   POLLCORE_ALLOCATIONS=N  so many of each call, spread over all of them; all when it is not set
-//   POLLCORE_ALLOCATION=N   the nth of each call alone
+// Each allocation fails in a process of its own, so that the test knows which failure ends the process.
+//   POLLCORE_ALLOCATIONS=N  N allocations of each call, spread over all of them; all if it is not set
+//   POLLCORE_ALLOCATION=N   only the Nth allocation of each call
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -30,14 +30,14 @@
 namespace pollcore::testing {
 namespace {
 
-// What a child tells, and how far it has come when it can tell nothing more.
+// A child's report. `stage` says how far it has come, even if it dies.
 struct Report {
     std::atomic<const char*> stage{"not begun"};
     std::atomic<std::uint64_t> counted{0};
     std::atomic<bool> met{false};
 };
 
-// Of one that hangs.
+// Ends a child that hangs.
 constexpr int kChildPatienceMs = 200'000;
 
 bool leaks() {
@@ -50,7 +50,7 @@ bool leaks() {
 
 enum class Outcome { succeeded, failed };
 
-/// Nothing but these two may come out of a call.
+/// A call may throw nothing but these two exceptions.
 Outcome make_with_failure(Call& call, World& world, std::uint64_t nth, Allocating whose, Report& report) {
     std::string why;
     Outcome outcome = Outcome::succeeded;
@@ -110,7 +110,7 @@ void run(const NamedCall& named, std::uint64_t nth, Report& report) {
     report.stage = "ending";
 }
 
-/// However this process fails, the log of the test says which allocation did.
+/// However this process fails, the test's log says which allocation failed.
 void say_where_at_the_end() {
     std::signal(SIGABRT, [](int) {
         FailingAllocation::print_where();
@@ -122,7 +122,7 @@ void say_where_at_the_end() {
 #endif
 }
 
-/// Counts those of the test, in this process and in the ones that it was forked from.
+/// How many failures the test has, including those from before the fork.
 int failures() {
     return ::testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count();
 }
@@ -154,7 +154,7 @@ public:
     Children(const Children&) = delete;
     Children& operator=(const Children&) = delete;
 
-    /// What the child with this allocation came to. A failure of the test when that is anything but an orderly end.
+    /// The report of a child in which this allocation fails. The test fails unless the child ends in order.
     const Report& run(const NamedCall& named, std::uint64_t nth) {
         new (report_) Report;
         const pid_t pid = ::fork();
@@ -210,7 +210,7 @@ int* volatile left_over = nullptr;
 TEST(FailingAllocations, WhatIsLeftOverIsSeen) {
     const pid_t pid = ::fork();
     if (pid == 0) {
-        // Many: a word that stays in a dead part of the stack hides one of them now and then.
+        // Many blocks: a stale word in a dead part of the stack hides one of them now and then.
         for (int i = 0; i < 64; ++i) {
             left_over = new int[1000];
         }
@@ -240,8 +240,8 @@ TEST_P(Allocations, MayFail) {
         return;
     }
     for (std::uint64_t i = 0; i < wanted; ++i) {
-        children.run(named,
-                     counted - i * counted / wanted);  // the last is always among them: there is most to be taken back
+        // Always includes the last allocation, whose failure has the most to take back.
+        children.run(named, counted - i * counted / wanted);
     }
 }
 

@@ -1,5 +1,5 @@
-// Everything that a process has of a daemon, from attaching to detaching: allocations fail in the daemon, and in the
-// process's own threads.
+// An attached process uses everything that a daemon offers, from attaching to detaching. Allocations fail in the daemon
+// and in the process's own threads.
 #include <memory>
 #include <optional>
 
@@ -12,7 +12,7 @@
 namespace pollcore::testing {
 namespace {
 
-/// One of each.
+/// An attached process with one object of each kind.
 class Attached {
 public:
     explicit Attached(const std::string& path)
@@ -93,7 +93,8 @@ public:
         attached.end();
         done_ = true;
     }
-    /// By another process: whatever became of the first one, the daemon serves on, and has nothing of it any more.
+    /// Attaches again, as another process: whatever became of the first one, the daemon serves on and keeps nothing of
+    /// it.
     void use(World&) override {
         Attached attached(config_.path);
         attached.expect_traffic();

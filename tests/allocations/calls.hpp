@@ -10,7 +10,7 @@
 
 namespace pollcore::testing {
 
-/// One call, on a world of its own. In this order: prepare, make, and again make when that failed, use.
+/// One call, on a world of its own. The order is: prepare, make, make again if it failed, use.
 class Call {
 public:
     virtual ~Call() = default;
@@ -18,9 +18,9 @@ public:
     Call& operator=(const Call&) = delete;
 
     virtual void prepare(World& world) { (void)world; }
-    /// The call. Allocations fail in here.
+    /// Makes the call, in which an allocation fails.
     virtual void make(World& world) = 0;
-    /// It has succeeded.
+    /// Called after make() has succeeded.
     virtual void use(World& world) { (void)world; }
 
 protected:
@@ -30,7 +30,7 @@ protected:
 struct NamedCall {
     const char* name;
     std::unique_ptr<Call> (*begin)();
-    bool sleeps = true;  ///< the worker does, where it has nothing to do
+    bool sleeps = true;  ///< whether the worker sleeps when it has nothing to do
     Allocating whose = Allocating::callers;
 };
 
@@ -39,7 +39,7 @@ std::unique_ptr<Call> make_call() {
     return std::make_unique<C>(arguments...);
 }
 
-// Each has a file of its own.
+// Each of these is defined in a file of its own.
 [[nodiscard]] std::vector<NamedCall> runtime_calls();
 [[nodiscard]] std::vector<NamedCall> queue_pair_calls();
 [[nodiscard]] std::vector<NamedCall> receive_calls();

@@ -89,7 +89,7 @@ public:
         if (active_failed || passive_failed) {
             from_.close();
             to_.close();
-            while (listener_.next_request(std::chrono::milliseconds(0))) {  // what came too late is rejected
+            while (listener_.next_request(std::chrono::milliseconds(0))) {  // a request that came too late is rejected
             }
             std::rethrow_exception(active_failed ? active_failed : passive_failed);
         }
@@ -126,7 +126,7 @@ private:
     std::vector<std::byte> asked_, answer_;
 };
 
-/// A request that waits for its answer, and one who waits for that.
+/// A request that waits for its answer, and a thread that waits in connect().
 class Asked : public Call {
 public:
     void prepare(World& world) override {
@@ -137,7 +137,7 @@ public:
                 from_.connect(listener_.address(), {.private_data = {}, .timeout = kPatience});
             } catch (const Error& error) {
                 why_ = error.code();
-            } catch (const std::bad_alloc&) {  // for the words of that
+            } catch (const std::bad_alloc&) {  // no memory for the error's text
                 why_ = std::make_error_code(std::errc::not_enough_memory);
             }
         });

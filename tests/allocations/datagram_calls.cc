@@ -16,7 +16,7 @@ protected:
         options.qkey = kQkey;
         return options;
     }
-    /// Through the address handle, to the peer.
+    /// Sends a datagram to the peer through the address handle.
     void expect_datagram(World& world, const QueuePair& from, const AddressHandle& way) {
         const std::uint64_t first = world.next_tag;
         WorkRequest receive = world.recv(peer_, world.next_tag++);

@@ -1,4 +1,4 @@
-// The program's operators new, one of which fails when a test wants it to.
+// The program's operators new. A test can make one allocation fail.
 //
 // They forward to malloc and free, so that the address sanitizer sees each block with its own size.
 #pragma once
@@ -8,15 +8,14 @@
 
 namespace pollcore::testing {
 
-/// Whose allocations count. Never those of the threads that test and runtime have beside: who writes the log, who waits
-/// for descriptors.
+/// Whose allocations count. Those of the thread that writes the log never do.
 enum class Allocating : std::uint8_t {
-    callers,   ///< whoever calls, the control thread and the workers
-    everyone,  ///< and who waits for descriptors
+    callers,   ///< the calling threads, the control thread and the workers
+    everyone,  ///< also the thread that waits for descriptors
 };
 
-/// While it lives, allocations are counted, and the nth of them throws std::bad_alloc, or, where that is asked for,
-/// returns null; and no other does. One at a time.
+/// While it lives, allocations are counted, and only the nth one fails: it throws std::bad_alloc, or returns null in a
+/// nothrow operator new. Only one object may live at a time.
 class FailingAllocation {
 public:
     FailingAllocation(std::uint64_t nth, Allocating whose);
@@ -24,11 +23,11 @@ public:
     FailingAllocation(const FailingAllocation&) = delete;
     FailingAllocation& operator=(const FailingAllocation&) = delete;
 
-    /// So many were asked for.
+    /// How many allocations were asked for.
     [[nodiscard]] static std::uint64_t counted() noexcept;
-    /// Whether the nth was among them.
+    /// Whether the nth allocation was among these.
     [[nodiscard]] static bool met() noexcept;
-    /// Who asked for the one that failed, to stderr. Nothing when none did.
+    /// Prints to stderr the stack of the allocation that failed; nothing if none failed.
     static void print_where() noexcept;
 };
 

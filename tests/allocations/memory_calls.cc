@@ -124,7 +124,7 @@ public:
     void use(World&) override { region_.deregister(); }
 };
 
-/// A window that is bound ends with the queue pair, and is made anew.
+/// Closes the queue pair of a bound window. The window ends with it, and the runtime makes it anew.
 class CloseWithWindow : public DeallocateWindow {
 public:
     void make(World&) override { one_.close(); }

@@ -1,4 +1,4 @@
-// Connected queue pairs, from being made to their end.
+// Connected queue pairs, from creation to their end.
 #include <array>
 
 #include "calls.hpp"
@@ -6,15 +6,15 @@
 namespace pollcore::testing {
 namespace {
 
-/// One is made, and then another like it; messages go between the two.
+/// Makes a queue pair, then another like it, and exchanges messages between the two.
 class CreateQueuePair : public Call {
 public:
     using Change = void (*)(QueuePairOptions& options);
     explicit CreateQueuePair(Change change = [](QueuePairOptions&) {}) : change_(change) {}
     void make(World& world) override { made_ = world.runtime.create_queue_pair(options(world)); }
     void use(World& world) override {
-        // The device counts up. It has made none that there was no room for elsewhere: its end would touch CQs that the
-        // worker polls.
+        // The device numbers queue pairs upwards. A failed call must not have made one on the device and found no room
+        // for it elsewhere: its end would touch CQs that the worker polls.
         EXPECT_EQ(made_.qp_num(), world.b.qp_num() + 1);
         QueuePair other = world.runtime.create_queue_pair(options(world));
         World::connect(made_, other);
@@ -40,7 +40,7 @@ void unreliable(QueuePairOptions& options) {
 void with_credits(QueuePairOptions& options) {
     options.flow = FlowControl::credits;
 }
-/// What does not fit in the CQ that there is: another is made.
+/// Depths that do not fit in the existing CQ, so that another one is made.
 void on_new_cqs(QueuePairOptions& options) {
     options.shares[0].send_depth = options.recv_depth = 200;
     options.separate_cqs = true;
@@ -76,7 +76,7 @@ public:
     void use(World& world) override {
         QueuePair other = world.runtime.create_queue_pair(options(world));
         World::connect(made_, other);
-        // With credits each peer is granted an equal part of what is posted.
+        // With credits each peer is granted an equal part of the posted receives.
         const std::uint32_t left = credits_ ? World::kDepth : 0;
         const std::uint64_t first = world.next_tag;
         for (std::uint32_t i = 0; i < World::kDepth + left; ++i) {
@@ -115,7 +115,7 @@ private:
     QueuePair made_;
 };
 
-/// A pair that is connected, and has traffic behind it.
+/// Calls on a connected pair.
 class OnPair : public Call {
 public:
     void prepare(World& world) override {
@@ -221,7 +221,7 @@ private:
     SharedReceiveQueue srq_;
 };
 
-/// Its destructor closes it, too, and tells nobody what goes wrong.
+/// The destructor closes a queue pair, too, but reports no error.
 class DestroyQueuePair : public CloseQueuePair {
 public:
     void make(World&) override { QueuePair ends = std::move(one_); }

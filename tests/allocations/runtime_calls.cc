@@ -1,4 +1,4 @@
-// Sessions, whole runtimes, and what devices say unasked.
+// Sessions, whole runtimes, and asynchronous events of devices.
 #include <optional>
 #include <utility>
 
@@ -61,7 +61,7 @@ private:
 
 // ---- Runtimes ----
 
-/// Beside the one that there is.
+/// Starts a runtime beside the existing one.
 class Start : public Call {
 public:
     void make(World&) override {
@@ -112,7 +112,7 @@ private:
     bool stopped_ = false;
 };
 
-// ---- What devices say unasked ----
+// ---- Asynchronous events of devices ----
 
 class TakeEvents : public Call {
 public:

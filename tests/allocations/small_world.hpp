@@ -1,4 +1,4 @@
-// A runtime with what calls are made on, and traffic over it that says whether it works.
+// A runtime with objects to make calls on, and traffic that shows whether they work.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@
 
 namespace pollcore::testing {
 
-/// Only ends what hangs: a busy machine may take long.
+/// Only ends a test that hangs: a busy machine may take long.
 inline constexpr std::chrono::seconds kPatience{60};
 
 inline Config world_config(bool sleeps) {
@@ -39,12 +39,12 @@ inline Config world_config(bool sleeps) {
     return config;
 }
 
-/// A runtime in this process, into which the tests look.
+/// A runtime in this process whose state the tests can read.
 class OpenRuntime : public Runtime {
 public:
     using Runtime::Runtime;
 
-    /// How much there is of everything, by its name in ControlCounters.
+    /// How many objects of each kind there are, by their names in ControlCounters.
     [[nodiscard]] std::map<std::string, std::uint64_t> things() const {
         auto& state = dynamic_cast<RuntimeState&>(control());
         state.call([&] { state.count_things_here(); });
@@ -107,13 +107,13 @@ public:
     static void submit(Session& to, const WorkRequest& request) {
         Refusal refusal = Refusal::none;
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
-        do {  // what the worker has not told yet is no room
+        do {  // a slot is only free once the worker has said so
             refusal = to.try_submit(request);
             test::give_way();
         } while (is_temporary(refusal) && std::chrono::steady_clock::now() < deadline);
         EXPECT_EQ(refusal, Refusal::none) << refusal_name(refusal) << " of tag " << request.tag;
     }
-    /// So many completions of these sessions; more than these would be one too many.
+    /// Waits for `n` completions of these sessions, and expects no more than that.
     static std::vector<Completion> await(std::initializer_list<Session*> sessions, std::size_t n) {
         std::vector<Completion> all;
         Completion one;
@@ -139,8 +139,8 @@ public:
             EXPECT_EQ(seen[tag], 1) << "of tag " << tag;
         }
     }
-    /// Messages both ways over a connected pair of one session, as many as their queues hold: each completes once, with
-    /// success.
+    /// Sends messages both ways over a connected pair of one session, as many as the queues hold. Expects each to
+    /// complete once, with success.
     void exchange(Session& by, const QueuePair& one, const QueuePair& other) {
         const std::uint64_t first = next_tag;
         for (std::uint32_t i = 0; i < kDepth; ++i) {
@@ -153,14 +153,14 @@ public:
         }
         expect_each_once(await({&by}, next_tag - first), first, next_tag);
     }
-    /// Over what was there before the call.
+    /// Exchanges messages over the queue pairs from before the call.
     void expect_traffic() {
         exchange(session, a, b);
         Completion late;
-        EXPECT_EQ(session.poll({&late, 1}), 0u) << "a completion of nothing";
+        EXPECT_EQ(session.poll({&late, 1}), 0u) << "a completion of no request";
     }
 
-    /// Nothing that was submitted is without its completion.
+    /// Expects every submitted request to have completed.
     void expect_all_completed() {
         for (Session* one : {&session, &second}) {
             Completion left;
@@ -171,8 +171,8 @@ public:
     }
 
     OpenRuntime runtime;
-    Session session;  // that what was there before the call is of
-    Session second;   // that calls use
+    Session session;  // owns the queue pairs from before the call
+    Session second;   // used by the calls
     MemoryRegion memory;
     QueuePair a;
     QueuePair b;

@@ -1,5 +1,5 @@
-// Attaching to a runtime of the same process: what the two sides say to each other. The suites that have a daemon of
-// its own are tests/conformance (POLLCORE_TEST_ATTACH) and tests/attach/kill_test.cc.
+// Attaching to a runtime in the same process: the messages of the attach protocol. tests/conformance
+// (POLLCORE_TEST_ATTACH) and tests/attach/kill_test.cc test against a daemon process.
 #include "pollcore/attach.hpp"
 
 #include <fcntl.h>
@@ -101,7 +101,7 @@ protected:
     AttachServer server;
 };
 
-/// Two queue pairs that are connected with each other.
+/// Two queue pairs that are connected to each other.
 struct Pair {
     Pair(Context& daemon, Session& session)
         : Pair(daemon, {.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()}) {}
@@ -230,10 +230,10 @@ TEST_F(AttachTest, ALogThatNobodyReadsHoldsUpNobody) {
     while (log_lines_lost() == lost) {
         log_info("{}", std::string(500, 'x'));
     }
-    Attachment daemon = attach();  // the control thread logs that
+    Attachment daemon = attach();  // the control thread logs this
     const Session session = daemon.open_session();
     EXPECT_TRUE(daemon.stop());
-    // What still waits is not for the terminal.
+    // The destructor's output must not go to the terminal.
     EXPECT_NE(test::LogCapture(LogLevel::error).text(), "");
 }
 
@@ -325,7 +325,7 @@ TEST_F(AttachTest, HoldsEachProcessToItsQuota) {
     Session second = daemon.open_session();
     EXPECT_EQ(code_of([&] { (void)daemon.open_session(); }), EDQUOT);
     second = Session();
-    second = daemon.open_session();  // what was closed may be made again
+    second = daemon.open_session();  // a closed session no longer counts
 
     const QueuePairOptions options{
         .shares = {{.session = &session, .send_depth = 64}}, .recv_depth = 64, .remote_access = RemoteAccess::all()};
@@ -348,7 +348,7 @@ TEST_F(AttachTest, HoldsEachProcessToItsQuota) {
     memory.deregister();
     memory = daemon.allocate(1u << 20, Access::all());
 
-    // Another has its own, and what is changed holds from then on.
+    // Each process has its own limits, and a changed limit holds from then on.
     Attachment other = attach();
     Session of_other = other.open_session();
     config.sessions_max = 1;
@@ -356,7 +356,7 @@ TEST_F(AttachTest, HoldsEachProcessToItsQuota) {
     EXPECT_EQ(code_of([&] { (void)other.open_session(); }), EDQUOT);
 }
 
-// Several processes of one user have no more together than that user may.
+// All processes of one user together stay within the limits of that user.
 TEST_F(AttachTest, HoldsTheProcessesOfAUserToItsLimits) {
     AttachConfig config = attach_config();
     config.user_sessions_max = 3;
@@ -431,7 +431,7 @@ TEST_F(AttachTest, HoldsTheSmallThingsOfAUserToTheirLimit) {
     two_of_one([&](Attachment& daemon) { return daemon.create_memory_window(&daemon == &one ? session : others); });
 }
 
-// Who connects and says nothing has a place for two seconds. One user has no more than a part of these places.
+// A connection that sends nothing keeps its place for two seconds. One user gets only a part of these places.
 TEST_F(AttachTest, ConnectionsThatSayNothingKeepOutNobodyElse) {
     if (::geteuid() != 0) {
         FAIL() << "connecting as another user needs root";
@@ -441,7 +441,7 @@ TEST_F(AttachTest, ConnectionsThatSayNothingKeepOutNobodyElse) {
     config.mode = 0666;
     AttachServer open_to_all(runtime, config);
     std::vector<UniqueFd> silent;
-    // The other user's, of this thread alone: the C library would change all.
+    // A raw system call changes the user of this thread only; the C library's setresuid() would change all threads.
     std::thread([&] {
         ASSERT_EQ(::syscall(SYS_setresuid, -1, 65534, -1), 0);
         for (int i = 0; i < 200; ++i) {
@@ -457,7 +457,7 @@ TEST_F(AttachTest, ConnectionsThatSayNothingKeepOutNobodyElse) {
     EXPECT_GT(open_to_all.counts().refused, 0u);
 }
 
-// Whatever the limits of one process add up to.
+// Other processes keep half of the objects, however high the limits of one process are.
 TEST_F(AttachTest, LeavesOthersAHalfUnlessTheConfigurationSaysOtherwise) {
     Attachment greedy = attach();
     Session session = greedy.open_session();
@@ -519,7 +519,7 @@ TEST_F(AttachTest, ProcessesReachNothingOfEachOther) {
         of_other.try_submit(
             {.sge = {of_others.addr(), 8, of_others.lkey()}, .qp = a.handle(), .opcode = Opcode::send, .num_sge = 1}),
         Refusal::stale_handle);
-    // Nor may a queue pair be made for another's session, or name its pool; nor is its memory in reach.
+    // A process can neither make a queue pair for another's session, nor name its pool, nor reach its memory.
     EXPECT_EQ(
         code_of([&] {
             (void)one.create_queue_pair({.shares = {{.session = &of_other}}, .remote_access = RemoteAccess::all()});
@@ -571,12 +571,12 @@ TEST_F(AttachTest, AProcessOfAnotherVersionIsToldSo) {
     ASSERT_TRUE(packet.read(answer));
     EXPECT_EQ(answer.outcome.error, EPROTO);
     EXPECT_EQ(answer.outcome.text.string(), "this daemon speaks version 4 of the attach protocol, and the process 5");
-    // And hung up on.
+    // The daemon then closes the connection.
     ASSERT_EQ(::poll(&readable, 1, 5000), 1);
     EXPECT_EQ(wire::recv_packet(socket.get(), packet), EPIPE);
 }
 
-// The library of the process refuses it, before it asks the daemon.
+// The library in the process refuses such a session and does not ask the daemon.
 TEST_F(AttachTest, ASessionWithTimeStampsNeedsWideCompletions) {
     Attachment daemon = attach();
     EXPECT_EQ(code_of([&] { (void)daemon.open_session({.device_time = true}); }), EINVAL);
@@ -623,7 +623,7 @@ TEST_F(AttachTest, WhoIsToldThatTheServerStopsFinishesAndDetaches) {
     EXPECT_EQ(event->type, EventType::stopping);
     EXPECT_EQ(event_type_name(event->type), "POLLCORE_EVENT_STOPPING");
     EXPECT_EQ(code_of([] { Attachment late({.path = attach_config().path}); }), ESHUTDOWN);
-    // All that it needs to finish is there still.
+    // Everything that it needs to finish still works.
     for (int i = 0; i < 1000; ++i) {
         ASSERT_EQ(pair.write(session, memory), Refusal::none);
         ASSERT_TRUE(await(session, 1).at(0).ok());

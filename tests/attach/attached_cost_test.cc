@@ -1,5 +1,5 @@
-// What attaching costs: a process its questions to the daemon, until its first completion; and the daemon its memory,
-// for one that does nothing.
+// What attaching costs: the number of requests that a process sends to the daemon until its first completion, and the
+// daemon's memory for a process that does nothing.
 #include <fstream>
 #include <memory>
 
@@ -13,7 +13,7 @@ namespace {
 
 class AttachedCostTest : public DaemonTest {};
 
-/// Of its own: what it shares with others, such as the rings, is counted elsewhere. In bytes.
+/// Private memory of a process, in bytes. Memory that it shares with others, such as the rings, is not counted.
 std::uint64_t memory_of(pid_t pid) {
     std::ifstream rollup("/proc/" + std::to_string(pid) + "/smaps_rollup");
     for (std::string word; rollup >> word;) {
@@ -27,10 +27,10 @@ std::uint64_t memory_of(pid_t pid) {
     return 0;
 }
 
-// Each is a way to the daemon and back; the data path asks nothing.
+// Each request is a round trip to the daemon; the data path sends none.
 TEST_F(AttachedCostTest, UntilItsFirstCompletionAProcessAsksNineTimes) {
     Process daemon = start_daemon();
-    const AttachedPair there(socket());  // so is the daemon
+    const AttachedPair there(socket());  // the daemon is up
     const std::string path = (directory_.path() / "relay.sock").string();
     const CountingRelay relay(path, socket());
     AttachedPair one(path);
@@ -55,7 +55,7 @@ TEST_F(AttachedCostTest, AnIdleProcessTakesLessThanAMebibyteBesideItsRings) {
     config_.memory.size = 16u << 20;
     config_.attach.user_clients_max = kProcesses + 1;
     Process daemon = start_daemon();
-    const auto one = std::make_unique<AttachedPair>(socket());  // what the daemon makes for the first one only
+    const auto one = std::make_unique<AttachedPair>(socket());  // the daemon makes some things only for the first
     const std::uint64_t before = memory_of(daemon.pid());
     std::vector<std::unique_ptr<AttachedPair>> all;
     for (std::uint64_t i = 0; i < kProcesses; ++i) {

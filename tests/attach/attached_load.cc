@@ -1,7 +1,7 @@
-// A process that attaches, for the tests that kill it or its daemon. What it says on its standard output, a line each,
-// is read by them.
+// A process that attaches, for the tests that kill it or its daemon. They read what it prints on its standard output,
+// line by line.
 //
-//   attached-load load PATH SEED      traffic and control requests at random, until it is killed
+//   attached-load load PATH SEED      random traffic and control requests, until it is killed
 //   attached-load survive PATH        traffic until the daemon is gone; each request must end once; then attaches again
 #include <algorithm>
 #include <chrono>
@@ -37,7 +37,7 @@ void say(const char* what) {
     std::fflush(stdout);
 }
 
-/// Two queue pairs that are connected with each other.
+/// Two queue pairs that are connected to each other.
 struct Pair {
     Pair(Attachment& daemon, Session& session, std::uint32_t depth) {
         const QueuePairOptions options{.shares = {{.session = &session, .send_depth = depth}},
@@ -113,7 +113,7 @@ int run_load(const std::string& path, unsigned seed) {
                     }
                     break;
             }
-        } catch (const Error&) {  // as much as it may have
+        } catch (const Error&) {  // the limits of this process are reached
             others.clear();
             regions.clear();
             sessions.clear();
@@ -157,7 +157,7 @@ public:
                     .opcode = Opcode::send,
                     .flags = static_cast<std::uint8_t>(random_() % 3 != 0 ? kSignaled : 0),
                     .num_sge = 1});
-            // One that the worker refuses, in the midst of others: its region is not there.
+            // An atomic among the other requests.
             submit({.sge = {memory_.addr(), 8, memory_.lkey()},
                     .remote_addr = memory_.addr() + 8 * (random_() % 1000),
                     .rkey = memory_.rkey(),
@@ -171,7 +171,7 @@ public:
 
     [[nodiscard]] std::uint64_t accepted() { return session_.figures().accepted; }
 
-    /// The daemon is gone: everything that was accepted has ended once.
+    /// Call when the daemon is gone: every accepted request must have ended once.
     void expect_all() {
         const auto deadline = Clock::now() + 10s;
         while (session_.figures().in_flight() != 0) {
@@ -181,7 +181,7 @@ public:
             }
         }
         poll();
-        // Of what has no completion all were unsignaled, and as many as were counted.
+        // All requests without a completion must be unsignaled, and there must be as many of them as retired ones.
         std::uint64_t without = 0;
         for (const auto& [tag, signaled] : open_) {
             if (signaled) {
@@ -231,7 +231,7 @@ private:
     QueuePair d_;
     std::uint64_t next_tag_ = 0;
     std::uint64_t gone_ = 0;
-    std::map<std::uint64_t, bool> open_;  // by tag: does success make a completion?
+    std::map<std::uint64_t, bool> open_;  // by tag; true: a success makes a completion
 };
 
 int run_survive(const std::string& path) {

@@ -1,4 +1,4 @@
-// A process that has just attached itself: a session, a region, and two queue pairs that are connected to each other.
+// The objects of a process that has just attached: a session, a region, and two queue pairs connected to each other.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ struct AttachedPair {
         a.connect(b.info());
         b.connect(info);
     }
-    /// A write that tells when it is done.
+    /// Submits a signaled write.
     Refusal submit() {
         return session.try_submit({.sge = {memory.addr(), 8, memory.lkey()},
                                    .remote_addr = memory.addr() + 64,

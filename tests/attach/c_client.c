@@ -72,7 +72,7 @@ static void send_with_credits(pollcore_attachment* daemon, pollcore_session* ses
     pollcore_close_qp(to);
 }
 
-/* Of a queue pair and of a region each right is its own. */
+/* A queue pair and a region each have their own access rights. */
 static void reach_with_access(pollcore_attachment* daemon, pollcore_session* session, pollcore_region* writable) {
     pollcore_region* readable =
         pollcore_allocate(daemon, 4096, POLLCORE_ACCESS_LOCAL_WRITE | POLLCORE_ACCESS_REMOTE_READ, NULL);

@@ -1,6 +1,6 @@
-// A socket between processes that attach and their daemon, which counts what they ask.
+// A socket between a process that attaches and its daemon. It passes messages on and counts the requests.
 //
-// Thread safety: any thread; it works in one of its own.
+// Thread safety: any thread may call; the relay runs in its own thread.
 #pragma once
 
 #include <fcntl.h>
@@ -22,7 +22,7 @@
 
 namespace pollcore::test {
 
-/// Of one process, from its attaching on.
+/// Relays one process, from its attaching on.
 class CountingRelay {
 public:
     CountingRelay(const std::filesystem::path& path, std::string daemon)
@@ -39,7 +39,7 @@ public:
         thread_.join();
     }
 
-    /// Requests so far: each is a way to the daemon and back.
+    /// Requests so far: each is a round trip to the daemon.
     [[nodiscard]] std::uint64_t requests() const { return requests_.load(); }
 
 private:
@@ -53,7 +53,7 @@ private:
             goes = relay(process.get(), daemon.get(), &requests_) && relay(daemon.get(), process.get(), nullptr);
         }
     }
-    /// False: it is to end.
+    /// Waits until a socket is readable. False: the relay is to end.
     [[nodiscard]] bool wait_for(std::vector<int> sockets) const {
         std::vector<pollfd> all{{.fd = end_.get(), .events = POLLIN, .revents = 0}};
         for (const int socket : sockets) {
@@ -61,7 +61,7 @@ private:
         }
         return ::poll(all.data(), all.size(), -1) > 0 && all[0].revents == 0;
     }
-    /// All that is there. False: nothing more comes.
+    /// Passes on all messages that are there. False: a side has closed the connection.
     static bool relay(int from, int to, std::atomic<std::uint64_t>* count) {
         for (wire::Packet packet;;) {
             if (const int error = wire::recv_packet(from, packet); error != 0) {

@@ -1,4 +1,4 @@
-// A pollcored, and a process that is attached to it and whose traffic is checked, while others do what they like.
+// A pollcored, and an attached process whose traffic is checked while other processes do what they like.
 #pragma once
 
 #include <signal.h>
@@ -33,7 +33,7 @@ inline int rounds_of(const char* variable, int usual) {
     return given != nullptr ? std::atoi(given) : usual;
 }
 
-/// On the device of the environment, as for tests/conformance.
+/// With the device that POLLCORE_TEST_DEVICE names, as in tests/conformance.
 inline Config daemon_config(const std::filesystem::path& directory) {
     Config config;
     const char* device = std::getenv("POLLCORE_TEST_DEVICE");
@@ -47,7 +47,7 @@ inline Config daemon_config(const std::filesystem::path& directory) {
     }
     config.workers.push_back({.name = "w0", .core = last_cpu(), .idle = IdlePolicy::yield});
     config.share_cores = true;     // other tests may run at the same time
-    config.drain_timeout = 200ms;  // for those that stay attached
+    config.drain_timeout = 200ms;  // for processes that stay attached
     config.attach.path = directory / "attach.sock";
     config.log_level = LogLevel::warning;
     return config;
@@ -59,14 +59,15 @@ protected:
     /// `rights`: options of setpriv(1).
     [[nodiscard]] Process start_daemon(const std::vector<std::string>& rights = {},
                                        const std::vector<std::string>& environment = {}) {
-        // It ends with this process, however that ends.
+        // The daemon dies with this process, however this process ends.
         std::vector<std::string> all{"/usr/bin/setpriv", "--pdeathsig", "KILL"};
         all.insert(all.end(), rights.begin(), rights.end());
         all.insert(all.end(),
                    {pollcored_path(), "--config", directory_.write("pollcored.toml", print_config(config_)).string()});
         return Process(all, environment, directory_.path());
     }
-    /// Where descriptors of those who are not attached come in, too.
+    /// An environment in which the daemon believes that the kernel has no SO_PASSRIGHTS: it then also receives
+    /// descriptors from processes that are not attached.
     [[nodiscard]] static std::vector<std::string> as_on_an_old_kernel() {
         const char* options = std::getenv("ASAN_OPTIONS");
         return {"LD_PRELOAD=" + test_program("old-kernel.so"),
@@ -82,7 +83,7 @@ protected:
     Config config_ = daemon_config(directory_.path());
 };
 
-/// Sends itself numbered messages, and looks at each that comes.
+/// Sends itself numbered messages, and checks each one that it receives.
 class Witness {
 public:
     explicit Witness(const std::string& path)
@@ -97,14 +98,14 @@ public:
 
     [[nodiscard]] Attachment& daemon() { return daemon_; }
     [[nodiscard]] std::uint64_t checked() const { return checked_.load(); }
-    /// Whether it has checked more than so many messages, or soon has.
+    /// Waits until it has checked more than so many messages; false: it has not within kPatience.
     [[nodiscard]] bool checks_more_than(std::uint64_t messages) const {
         for (const auto until = Clock::now() + kPatience; checked() <= messages && Clock::now() < until;) {
             std::this_thread::sleep_for(1ms);
         }
         return checked() > messages;
     }
-    [[nodiscard]] std::string wrong() const { return wrong_; }  // once it has stopped
+    [[nodiscard]] std::string wrong() const { return wrong_; }  // only after it has stopped
     void stop() { stop_.store(true); }
     void join() {
         stop();
@@ -206,7 +207,7 @@ private:
     std::thread thread_;
 };
 
-/// Makes, uses and ends one of each, again and again, by an attachment of its own.
+/// Makes, uses and closes a session, two queue pairs and a region, again and again, over its own attachment.
 class Caller {
 public:
     explicit Caller(const std::string& path)
@@ -216,7 +217,7 @@ public:
         thread_.join();
     }
 
-    /// Rounds of calls that were answered as they should be.
+    /// Rounds in which every call was answered correctly.
     [[nodiscard]] std::uint64_t rounds() const { return rounds_.load(); }
     [[nodiscard]] std::chrono::microseconds longest_call() const {
         return std::chrono::microseconds(longest_us_.load());

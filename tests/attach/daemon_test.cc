@@ -1,4 +1,4 @@
-// A daemon by itself: its socket, and answers that do not come.
+// The daemon process itself: its descriptors, its socket, and answers that do not come.
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <poll.h>
@@ -19,7 +19,7 @@
 namespace pollcore::test {
 namespace {
 
-// The capability must be permitted to the calling thread. The daemon looks at the main thread's.
+// The calling thread must have the capability in its permitted set. The daemon looks at the main thread's set.
 void make_net_raw_effective(bool effective) {
     __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
     __user_cap_data_struct data[2]{};
@@ -94,7 +94,7 @@ TEST_F(DaemonTest, OutOfDescriptorsRefusesTheCallAndKeepsTheProcess) {
     Session before = attachment.open_session();
     rlimit limit{};
     ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_NOFILE, nullptr, &limit), 0);
-    // Fewer than it has. poll(2) asks for no more descriptors than this.
+    // Fewer descriptors than the daemon has open. poll(2) accepts no more descriptors than this limit.
     const rlimit none{.rlim_cur = 3, .rlim_max = limit.rlim_max};
     ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_NOFILE, &none, nullptr), 0);
     try {
@@ -110,7 +110,7 @@ TEST_F(DaemonTest, OutOfDescriptorsRefusesTheCallAndKeepsTheProcess) {
     EXPECT_EQ(daemon.err().find("is ended"), std::string::npos) << daemon.err();
 }
 
-// However many come in, and whatever they pass: some descriptors are left for what the daemon itself has to do.
+// However many processes attach, and whatever they pass, the daemon keeps some descriptors for its own work.
 TEST_F(DaemonTest, LeavesNobodyElseTheLastOfItsDescriptors) {
     constexpr std::size_t kLimit = 200;
     constexpr std::size_t kReserved = 32;
@@ -143,7 +143,7 @@ TEST_F(DaemonTest, LeavesNobodyElseTheLastOfItsDescriptors) {
         EXPECT_LE(open(), kLimit - kReserved + 8) << "those of one that is on its way in";
     }
     EXPECT_GT(refused, 0);
-    // It can read its configuration, which takes one.
+    // The daemon can still read its configuration, which takes a descriptor.
     daemon.signal(SIGHUP);
     EXPECT_TRUE(daemon.await_log("SIGHUP: reloaded", kPatience)) << daemon.err();
     EXPECT_EQ(daemon.err().find("nothing was changed"), std::string::npos) << daemon.err();
@@ -216,7 +216,7 @@ TEST_F(DaemonTest, LeavesSomethingElseAtItsPathAloneUntilItIsGone) {
     ASSERT_TRUE(std::filesystem::remove(socket()));
     const Attachment after(test::patient({.path = socket()}));
     EXPECT_FALSE(before.lost());
-    // Also when the daemon ends it removes nothing but its own.
+    // When the daemon ends, it removes no file but its own socket.
     (void)directory_.write("attach.sock.aside", "precious, too");
     std::filesystem::rename(aside, socket());
     daemon.signal(SIGTERM);
@@ -265,7 +265,7 @@ TEST_F(DaemonTest, ServesAndEndsThoughNobodyReadsItsStderr) {
         const Session session = attachment.open_session();
         EXPECT_TRUE(attachment.stop());
     }
-    // The pipe is full, or these would not have been what the test is for.
+    // The pipe must be full, or the test has tested nothing.
     pollfd room{.fd = unread.get(), .events = POLLOUT, .revents = 0};
     EXPECT_EQ(::poll(&room, 1, 0), 0);
     daemon.signal(SIGTERM);
@@ -277,7 +277,7 @@ TEST_F(DaemonTest, ServesAndEndsThoughNobodyReadsItsStderr) {
     EXPECT_NE(log.find("info: pollcored"), std::string::npos) << log;
 }
 
-// Stopped by a signal, as one whose machine has other things to do, or which is being looked at.
+// SIGSTOP stands for a busy machine or a debugger.
 TEST_F(DaemonTest, ThatDoesNotAnswerIsWaitedForNoLongerThanWasSaid) {
     Process daemon = start_daemon();
     Attachment attachment({.path = socket(), .timeout = kPatience, .answer_within = 300ms});
@@ -285,7 +285,7 @@ TEST_F(DaemonTest, ThatDoesNotAnswerIsWaitedForNoLongerThanWasSaid) {
     Session before = attachment.open_session();
     daemon.halt();
     std::future<Session> answered = std::async(std::launch::async, [&] { return patient.open_session(); });
-    for (int i = 0; i < 2; ++i) {  // which is twice as long as who would wait no longer than this one
+    for (int i = 0; i < 2; ++i) {  // takes twice as long as answer_within of `attachment`
         try {
             (void)attachment.open_session();
             ADD_FAILURE() << "a daemon that is stopped has answered";
@@ -296,7 +296,7 @@ TEST_F(DaemonTest, ThatDoesNotAnswerIsWaitedForNoLongerThanWasSaid) {
     EXPECT_FALSE(attachment.lost()) << "slow is not dead";
     EXPECT_EQ(answered.wait_for(0s), std::future_status::timeout) << "it has said that it waits longer";
     daemon.signal(SIGCONT);
-    // It goes on with the ones before, too, whose answers nobody waits for.
+    // The daemon also handles the earlier requests, whose answers nobody waits for.
     Session after = attachment.open_session();
     EXPECT_NE(before.id(), after.id());
     EXPECT_NO_THROW((void)answered.get());

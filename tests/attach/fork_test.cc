@@ -1,5 +1,5 @@
-// A forked child has none of its parent's threads: it is told so at once, and what it has of its parent's ends with the
-// parent.
+// A forked child has none of its parent's threads: its calls on the parent's objects are refused at once, and these
+// objects end with the parent.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -28,7 +28,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kHangLimit = 60s;
 
-/// What `body` returns in a forked child, which is killed when it hangs.
+/// Runs `body` in a forked child and returns its result. Kills the child when it hangs.
 int exit_status_of_child(const std::function<int()>& body) {
     const pid_t child = ::fork();
     if (child == 0) {
@@ -104,7 +104,7 @@ struct Things {
     Listener listener;
 };
 
-/// In the child: a mark for each call that is not refused at once.
+/// Call in the child. Sets a bit for each call that is not refused at once.
 int what_is_not_refused(Context& context, Things& things) {
     return (is_refused([&] { (void)context.open_session(); }) ? 0 : 1) |
            (is_refused([&] { (void)things.a.info(); }) ? 0 : 2) |
@@ -154,7 +154,7 @@ TEST_F(AForkedChild, HasNothingOfAnAttachmentOfItsParent) {
     EXPECT_TRUE(attachment->stop());
 }
 
-/// Mappings of this process whose name has this in it.
+/// Mappings of this process whose name contains `name`.
 int mappings_named(const std::string& name) {
     std::ifstream maps("/proc/self/maps");
     int count = 0;
@@ -169,15 +169,15 @@ TEST_F(AForkedChild, HasNoMemoryOfAnAttachmentOfItsParent) {
     Attachment attachment(test::patient({.path = test::socket_named("fork").path}));
     const Things things(attachment);
     for (const char* name : {"pollcore rings", "pollcore memory"}) {
-        // The daemon's side is in this process too, and is not the attachment's.
+        // This process also has the daemon's mappings, which the child keeps.
         const int both = mappings_named(name);
         EXPECT_GE(both, 2) << name;
         EXPECT_EQ(exit_status_of_child([&] { return mappings_named(name); }), both / 2) << name;
     }
 }
 
-#if !defined(__SANITIZE_THREAD__)  // which supports no threads in the forked child of a process that has some
-// The heap of its parent's EAL is memory that both have, of which each would give away what the other has given away.
+#if !defined(__SANITIZE_THREAD__)  // tsan supports no threads in the forked child of a process that has threads
+// The heap of the parent's EAL is memory that parent and child share: both would hand out the same parts of it.
 TEST_F(AForkedChild, MakesNoRuntime) {
     EXPECT_TRUE(runtime.stop());
     EXPECT_EQ(exit_status_of_child([&] { return is_refused([] { Runtime own(test::one_soft_device(64)); }) ? 0 : 1; }),

@@ -1,8 +1,8 @@
-// An attached process that takes all it can get, by the library that everybody has, and gives it back all at once.
+// An attached process that takes all it can get through the public library, and gives everything back at once.
 //
 //   greedy ATTACK PATH MILLISECONDS
 //
-// It says "done" when the time is over; exit code 0. See kAttacks for the attacks.
+// It prints "done" when the time is over; exit code 0. See kAttacks for the attacks.
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -31,7 +31,7 @@ bool over() {
     return Clock::now() >= g_until;
 }
 
-/// Beside others that attack, its place may be taken for a while.
+/// Tries until it succeeds: other attacks may hold all places for a while.
 Attachment attach() {
     for (;;) {
         try {
@@ -46,14 +46,14 @@ Attachment attach() {
     }
 }
 
-/// Until it is refused, or `most` times.
+/// Calls `one` until it is refused, or `most` times.
 void take_all(const std::function<void()>& one, int most = 1 << 20) {
     try {
         for (int i = 0; i < most && !over(); ++i) {
             one();
         }
     } catch (const Error&) {
-        // That was all.
+        // The limit is reached.
     }
 }
 
@@ -95,12 +95,12 @@ void many_objects() {
             const QpInfo info = qps.front().info();
             std::vector<AddressHandle> ahs;
             take_all([&] { ahs.push_back(daemon.create_address_handle(info)); });
-            (void)daemon.stop();  // with all of it
+            (void)daemon.stop();  // gives everything back
         }
     }
 }
 
-// Calls that are given up, requests that are taken and not answered.
+// Connection attempts that time out, and connection requests that are taken and not answered.
 void many_requests() {
     Attachment daemon = attach();
     Session session = daemon.open_session();
@@ -116,7 +116,7 @@ void many_requests() {
                             {.shares = {{.session = &session, .send_depth = 1}}, .recv_depth = 1});
                         (void)qp.connect(listener.address(), {.timeout = i % 2 == 0 ? 0ms : 500ms});
                     } catch (const Error&) {
-                        // As was to be expected.
+                        // A refusal or a timeout is expected.
                     }
                 }
             });
@@ -133,14 +133,14 @@ void many_requests() {
     }
 }
 
-// Whom the kernel asks the network for, and who never answers.
+// Addresses that the kernel resolves in the network, and that never answer.
 void silent_addresses() {
     Attachment daemon = attach();
     Session session = daemon.open_session();
     for (std::uint8_t host = 2; !over(); ++host) {
         QueuePair qp = daemon.create_queue_pair({.shares = {{.session = &session, .send_depth = 1}}, .recv_depth = 1});
         QpInfo nobody = qp.info();
-        nobody.gid.back() = host;  // of RoCE v2 over IPv4: the last of the address
+        nobody.gid.back() = host;  // the last byte of the IPv4 address in a RoCE v2 GID
         take_all([&] { (void)daemon.create_address_handle(nobody); }, 1);
         take_all([&] { qp.connect(nobody); }, 1);
     }

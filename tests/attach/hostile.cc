@@ -1,11 +1,12 @@
-// A process that attacks the daemon that it attaches to. It links nothing of this project, and knows of it what anybody
-// can read (hostile_wire.hpp).
+// A process that attacks the daemon that it attaches to. It links nothing of this project and uses only what anybody
+// can read about the protocol (hostile_wire.hpp).
 //
 //   hostile ATTACK PATH MILLISECONDS
 //   hostile DEATH PATH 0
 //
-// A death kills the process in the middle of something (kDeaths). An attack goes on; the process says "done" when the
-// time is over, or how the daemon got rid of it; exit code 0 either way. See kAttacks for the attacks.
+// A death kills the process in the middle of something (kDeaths). An attack goes on until the time is over, and then
+// prints "done"; if the daemon ends the connection, it prints how. The exit code is 0 either way. See kAttacks for the
+// attacks.
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <netinet/in.h>
@@ -36,8 +37,8 @@ namespace {
 
 using namespace hostile;
 
-// A work request: at 0 the tag, 16 the SGE (address 8, length 4, lkey 4), 32 the remote address, 48 its key, 56 the
-// queue pair, 60 opcode, flags, SGEs, and last the lap.
+// A work request, by byte offset: 0 tag; 16 SGE (address 8 bytes, length 4, lkey 4); 32 remote address; 48 rkey;
+// 56 queue pair; 60 opcode; 61 flags; 62 number of SGEs; 63 lap.
 using Line = std::array<std::byte, kLine>;
 Line garbage() {
     Line line;
@@ -75,7 +76,7 @@ void garbage_messages() {
     done("done");
 }
 
-// The right sizes, and anything in them; nothing is read.
+// Requests of the right size with random contents; the answers are not read.
 void garbage_requests() {
     attach();
     std::vector<std::byte> bytes;
@@ -128,7 +129,7 @@ std::array<std::byte, sizeof(Header) + kName> hello_message() {
     return hello;
 }
 
-// Before it is attached, where the kernel lets it, and after.
+// Descriptors sent before attaching, where the kernel permits it, and after.
 void descriptor_flood() {
     std::vector<int> many;
     for (int i = 0; i < 200; ++i) {
@@ -155,7 +156,7 @@ void descriptor_flood() {
     done("done");
 }
 
-// A TCP socket whose last close waits, for far longer than any test does: its peer never takes what was sent.
+// A TCP socket whose last close() blocks for far longer than any test runs: its peer never reads the data sent.
 int lingering_socket() {
     static const int listener = [] {
         const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -184,8 +185,8 @@ int lingering_socket() {
     return fd;
 }
 
-// Descriptors whose last close waits: with requests, with more of them than a message has, on connections that are left
-// or refused, and on the socket by which a session is woken.
+// Sends descriptors whose last close() blocks: with requests, with more descriptors than a message has room for, on
+// connections that are left or refused, and on the socket that wakes a session.
 void lingering_descriptors() {
     const auto hello = hello_message();
     for (int round = 0; round < 12; ++round) {
@@ -203,10 +204,10 @@ void lingering_descriptors() {
             if (!send_raw(fd, hello.data(), hello.size(), fds)) {
                 const linger none{};
                 for (const int each : fds) {
-                    (void)::setsockopt(each, SOL_SOCKET, SO_LINGER, &none, sizeof(none));  // else it would wait here
+                    (void)::setsockopt(each, SOL_SOCKET, SO_LINGER, &none, sizeof(none));  // else close() would block
                 }
             }
-            std::for_each(fds.begin(), fds.end(), ::close);  // what is on its way is the last of each
+            std::for_each(fds.begin(), fds.end(), ::close);  // the message in flight now holds the last reference
             if (round % 2 == 0) {
                 ::close(fd);
             } else {
@@ -225,7 +226,7 @@ void lingering_descriptors() {
             std::printf("failed: a session's bell takes descriptors\n");
             std::_Exit(1);
         }
-        // It stays open: closing it would wait here.
+        // The descriptor stays open: close() would block here.
     }
     if (block.bells.empty()) {
         std::printf("failed: no bell\n");
@@ -234,8 +235,8 @@ void lingering_descriptors() {
     done("done");
 }
 
-// A descriptor whose every close waits until this process has ended: with requests on several connections, and on the
-// socket by which a session is woken. Says "passed" when all are on their way.
+// Sends a descriptor whose every close() blocks until this process has ended: with requests on several connections, and
+// on the socket that wakes a session. Prints "passed" when all are sent.
 void unanswered_flush() {
     const int file = open_file_that_is_never_flushed(g_path + ".fuse");
     const auto hello = hello_message();
@@ -268,7 +269,7 @@ void no_reading() {
     std::uint64_t unanswered = 0;
     while (!over()) {
         std::array<std::byte, sizeof(Header) + 8> request{};
-        const Header header{.kind = kWorkerCounters, .id = ++g_id};  // a long answer
+        const Header header{.kind = kWorkerCounters, .id = ++g_id};  // its answer is long
         std::memcpy(request.data(), &header, sizeof(header));
         if (!send_raw(g_socket, request.data(), request.size())) {
             if (errno != EAGAIN) {
@@ -281,7 +282,7 @@ void no_reading() {
     done("done");
 }
 
-// Memory that is not what it was said to be, or does not stay so.
+// Memory that is not what the request claims, or that changes afterwards.
 void bad_memory() {
     attach();
     Block block;
@@ -310,7 +311,8 @@ void bad_memory() {
             offer(pipe_ends[0]);
             ::close(pipe_ends[1]);
         }
-        // One that another thread shrinks, and punches holes into, from before it is offered until it is taken.
+        // A memfd that another thread shrinks and punches holes into, from before the offer until the daemon accepts
+        // it.
         const int moving = make_memfd(size);
         const auto whole = static_cast<off_t>((size + 4095) / 4096 * 4096);
         std::atomic<bool> stop{false};
@@ -320,13 +322,13 @@ void bad_memory() {
                 (void)!::ftruncate(moving, whole);
                 (void)!::fallocate(moving, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, whole);
                 (void)!::fallocate(moving, 0, 0, whole);
-                ::usleep(200);  // it shall be whole at times
+                ::usleep(200);  // it must be whole at times
             }
         });
         const auto opened = ask(kOpenSession, kName + 32, [&](std::byte* body) { fill_session(body, size); }, {moving});
         if (!opened.empty()) {
             const auto id = get<std::uint32_t>(opened, 0);
-            // It was sealed: nothing of this goes any more.
+            // The daemon has sealed it, so every change must fail.
             if (::ftruncate(moving, 4096) == 0 ||
                 ::fallocate(moving, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096) == 0 ||
                 ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, moving, 0) != MAP_FAILED) {
@@ -362,7 +364,7 @@ void garbage_slots() {
     done("done");
 }
 
-// What is right when it is looked at, and another thing when it is used.
+// Slots that are valid when the worker checks them, and different when it uses them.
 void flipped_slots() {
     attach();
     Block block = open_session();
@@ -404,7 +406,7 @@ void flipped_slots() {
     done("done");
 }
 
-// A session after the other: a slot that waits for what never comes holds up nobody but its session.
+// Uses one session after the other: a slot that waits for something that never comes holds up only its own session.
 void flipped_everything() {
     attach();
     while (!over()) {
@@ -417,7 +419,7 @@ void flipped_everything() {
             line[60] = line[61] = line[62] = std::byte{0};
             return line;
         };
-        // One that the worker sees: what follows may have torn the ring before it looks again.
+        // The worker surely sees this request; the writes below may destroy the ring before it looks again.
         publish(block, garbage_request().data());
         while (taken(block) == 0 && !over()) {
             std::this_thread::yield();
@@ -447,7 +449,7 @@ void moving_indices() {
             auto* released = reinterpret_cast<std::uint64_t*>(block.data + block.completions + kLine);
             std::atomic_ref(*released).store(g_random(), std::memory_order_release);
             if (block.next - taken(block) < kSlots) {
-                Line line = garbage();  // whole, so that it is refused, which fills the completion ring
+                Line line = garbage();  // a complete request: the worker refuses it, which fills the completion ring
                 line[60] = line[61] = line[62] = std::byte{0};
                 publish(block, line.data());
             }
@@ -459,7 +461,7 @@ void moving_indices() {
     }
 }
 
-// Handles of others: all that there may be, in slots and in requests.
+// Handles of others: every handle that may exist, in slots and in requests.
 void others_handles() {
     attach();
     Block block = open_session();
@@ -491,7 +493,7 @@ void others_handles() {
 
 [[noreturn]] void die() {
     if (g_random() % 2 != 0) {
-        ::usleep(static_cast<useconds_t>(g_random() % 500));  // somebody is about to answer
+        ::usleep(static_cast<useconds_t>(g_random() % 500));  // the daemon may be about to answer
     }
     ::raise(SIGKILL);
     std::abort();
@@ -520,7 +522,7 @@ void in_a_registration() {
     die();
 }
 
-// Of a request of three slots, of which only some are there.
+// Writes only a part of a request that takes three slots.
 void in_a_ring_write() {
     attach();
     Block block = open_session();
@@ -537,7 +539,7 @@ void in_a_ring_write() {
     switch (g_random() % 3) {
         case 0: std::memcpy(slot(block, 0), line.data(), kLine / 2); break;
         case 1: publish(block, line.data()); break;
-        case 2:  // the later ones first, as a session writes them
+        case 2:  // the later slot first, as a session writes it
             std::memcpy(slot(block, 1), line.data(), kLine - 1);
             std::atomic_ref(*reinterpret_cast<std::uint8_t*>(slot(block, 1) + kLine - 1))
                 .store(1, std::memory_order_release);

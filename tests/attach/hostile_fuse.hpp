@@ -1,5 +1,5 @@
-// A file system in user space (fuse(4)) that answers all but FLUSH, which the kernel sends whenever a descriptor of a
-// file is closed and which whoever closes it waits for. For hostile.cc alone.
+// A file system in user space (fuse(4)) that answers every request but FLUSH. The kernel sends FLUSH whenever a
+// descriptor of a file is closed, and close() waits for the answer. Only for hostile.cc.
 #pragma once
 
 #include <fcntl.h>
@@ -25,7 +25,7 @@ class SilentFileSystem {
 public:
     explicit SilentFileSystem(int device) : device_(device) {}
 
-    // Until the process `user` ends. Says "flushed by TID" for each FLUSH.
+    // Serves until the process `user` ends. Prints "flushed by TID" for each FLUSH.
     void serve(pid_t user) {
         while (has_memory(user)) {
             pollfd asked{.fd = device_, .events = POLLIN, .revents = 0};
@@ -44,7 +44,7 @@ public:
 private:
     static constexpr std::uint64_t kFile = 2;
 
-    // A process that ends gives up its memory first (proc(5), cmdline), and then its descriptors, where it may wait for
+    // A process that ends gives up its memory first (proc(5), cmdline) and then its descriptors, which may wait for
     // this file system.
     static bool has_memory(pid_t process) {
         const int fd = ::open(("/proc/" + std::to_string(process) + "/cmdline").c_str(), O_RDONLY | O_CLOEXEC);
@@ -117,8 +117,8 @@ private:
     std::array<std::byte, 1U << 17> request_{};
 };
 
-// A descriptor of a file in one that is mounted at `directory`, for this process and its children alone. The file
-// system is served by a child, and goes with this process.
+// Mounts such a file system at `directory`, for this process and its children only, and returns a descriptor of a file
+// in it. A child serves the file system, which ends with this process.
 inline int open_file_that_is_never_flushed(const std::string& directory) {
     const auto require = [](bool holds, const char* what) {
         if (!holds) {

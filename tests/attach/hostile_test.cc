@@ -1,5 +1,5 @@
-// A process that attacks the daemon (hostile.cc), or takes all it can get (greedy.cc), beside two that are as they
-// should be.
+// A process that attacks the daemon (hostile.cc), or takes all it can get (greedy.cc), beside two well-behaved
+// processes.
 #include <fstream>
 #include <regex>
 #include <set>
@@ -12,20 +12,20 @@ namespace {
 
 struct Attack {
     const char* name;
-    const char* line;  // that the log has of it; empty: what it does is allowed
+    const char* line;  // expected in the log; empty: the behaviour is allowed
     bool old_kernel = false;
     const char* program = "hostile";
 };
 
 class HostileTest : public DaemonTest, public testing::WithParamInterface<Attack> {};
 
-// Whatever comes from a process is taken in, made the daemon's own and closed by the thread of its connection, and by
-// those that are there to close. By what strace(1) says of the daemon's threads while it is attacked.
+// Only the connection's thread and the closing threads receive, seal and close a process's descriptors. The test checks
+// the system calls of the daemon's threads with strace(1) while the daemon is attacked.
 TEST_F(DaemonTest, NoThreadThatOthersWaitForTouchesADescriptorOfAProcess) {
     config_.workers[0].idle = {{.policy = IdlePolicy::event}};
     config_.drain_timeout = 20s;  // each call of the daemon is traced
     const std::filesystem::path trace = directory_.path() / "trace";
-    // Traced by a process beside it, which the leak sanitizer cannot work with; the other tests look for leaks.
+    // strace runs as a separate process (-D). The leak sanitizer cannot work under it; the other tests look for leaks.
     Process daemon(
         {"/usr/bin/setpriv", "--pdeathsig", "KILL", "strace", "-D", "-f", "--decode-pids=comm", "-e",
          "trace=accept4,recvmsg,recvfrom,read,close,fcntl,munmap", "-o", trace.string(), pollcored_path(), "--config",
@@ -35,7 +35,7 @@ TEST_F(DaemonTest, NoThreadThatOthersWaitForTouchesADescriptorOfAProcess) {
     Attachment innocent(test::patient({.path = socket()}));
     Process hostile = start("hostile", {"lingering-descriptors", socket(), "0"});
     for (int i = 0; i < 20; ++i) {
-        Session session = innocent.open_session({.events = true});  // each is answered
+        Session session = innocent.open_session({.events = true});  // every call is answered
     }
     ASSERT_EQ(hostile.wait(), 0) << hostile.out() << hostile.err();
     EXPECT_NE(hostile.out().find("done"), std::string::npos) << hostile.out();
@@ -91,8 +91,8 @@ TEST_F(DaemonTest, NoThreadThatOthersWaitForTouchesADescriptorOfAProcess) {
     EXPECT_GT(sealed, 20) << "what the innocent brought was not seen";
 }
 
-// What closes it waits until the hostile process has ended. By the ids of those who wait, which the file system has
-// from the kernel.
+// A thread that closes such a file waits until the hostile process has ended. The kernel tells the file system the ids
+// of the waiting threads, and the test checks these.
 TEST_F(DaemonTest, AFileWhoseFlushIsNeverAnsweredHoldsUpWhoClosesItAndNobodyElse) {
     Process daemon = start_daemon();
     Witness witness(socket());
@@ -115,7 +115,7 @@ TEST_F(DaemonTest, AFileWhoseFlushIsNeverAnsweredHoldsUpWhoClosesItAndNobodyElse
         ASSERT_LT(Clock::now(), until) << hostile.out() << hostile.err() << daemon.err();
         std::this_thread::sleep_for(2ms);
     }
-    // The worker, the control thread and the one that lets processes in go on.
+    // The worker, the control thread and the accepting thread go on.
     const std::uint64_t checked = witness.checked();
     while (witness.checked() < checked + 1000) {
         ASSERT_LT(Clock::now(), until) << "the worker does nothing: " << witness.wrong();
@@ -164,7 +164,7 @@ TEST_P(HostileTest, HurtsNobodyAndItIsInTheLog) {
         ASSERT_LT(Clock::now(), answered_until) << daemon.err();
         std::this_thread::sleep_for(1ms);
     }
-    // And somebody new comes in.
+    // A new process can attach.
     {
         Process innocent = start("attached-load", {"load", socket(), "1"});
         while (innocent.out().find("running") == std::string::npos) {
@@ -189,7 +189,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Attack{"lingering-descriptors", "no message of this library", true},
                     Attack{"no-reading", "does not read"}, Attack{"bad-memory", "shared memory is not accepted"},
                     Attack{"garbage-slots", "its workers refused"}, Attack{"flipped-slots", "client 3 ("},
-                    Attack{"flipped-everything", "client 3 ("}, Attack{"moving-indices", "what no session writes"},
+                    Attack{"flipped-everything", "client 3 ("}, Attack{"moving-indices", "that no session writes"},
                     Attack{"others-handles", "is not this process's"}, Attack{"much-memory", "", false, "greedy"},
                     Attack{"many-objects", "would be more than", false, "greedy"},
                     Attack{"many-requests", "requests were refused", false, "greedy"},

@@ -1,5 +1,5 @@
-// What anybody can read of how a process and its daemon talk, written down once more: the messages, and the layout of a
-// session. For hostile.cc alone, which links nothing of this project.
+// A second description of the public protocol between a process and its daemon: the messages, and the layout of a
+// session. Only for hostile.cc, which links nothing of this project.
 #pragma once
 
 #include <fcntl.h>
@@ -134,7 +134,7 @@ inline bool receive(int socket, Message& into, int timeout_ms) {
     return true;
 }
 
-/// A request of `body` bytes, zeros but for what `fill` writes.
+/// Sends a request with a body of `body` bytes: zeros, except where `fill` writes.
 template <class Fill>
 inline void tell(std::uint16_t kind, std::size_t body, Fill fill, const std::vector<int>& fds = {}) {
     std::vector<std::byte> request(sizeof(Header) + body);
@@ -146,7 +146,7 @@ inline void tell(std::uint16_t kind, std::size_t body, Fill fill, const std::vec
     }
 }
 
-/// And its answer's body. Empty: it was refused.
+/// Sends a request as tell() does and returns the body of its answer. Empty: the request was refused.
 template <class Fill>
 std::vector<std::byte> ask(std::uint16_t kind, std::size_t body, Fill fill, const std::vector<int>& fds = {},
                            Message* answer = nullptr) {
@@ -209,7 +209,7 @@ struct Block {
     std::uint32_t session = 0;
     int fd = -1;
     std::uint64_t next = 0;  // slot to write
-    std::vector<int> bells;  // by which it and its worker wake each other
+    std::vector<int> bells;  // sockets on which the session and its worker wake each other
 };
 
 inline int make_memfd(std::size_t bytes, bool touched = true) {
@@ -277,7 +277,7 @@ inline std::uint64_t taken(Block& block) {
         .load(std::memory_order_acquire);
 }
 inline void take_completions(Block& block) {
-    // Whatever stands there: all of it was read.
+    // Takes all completions, whatever they say.
     const auto lap = [&](std::uint64_t index) {
         return std::atomic_ref(*reinterpret_cast<std::uint8_t*>(block.data + block.completions + kRingHeader +
                                                                 index % kSlots * 32 + 31))

@@ -1,5 +1,4 @@
-// Processes that are killed: those that are attached, at any moment, beside one whose traffic is checked throughout;
-// and the daemon itself.
+// Kills attached processes at any moment, beside a process whose traffic is checked throughout; and kills the daemon.
 #include <sched.h>
 #include <signal.h>
 
@@ -22,7 +21,7 @@
 namespace pollcore::test {
 namespace {
 
-/// What a process has, by the kernel.
+/// What a process holds, as /proc shows it.
 struct Belongings {
     std::size_t descriptors = 0;
     std::size_t shared_mappings = 0;
@@ -45,7 +44,7 @@ void PrintTo(const Belongings& all, std::ostream* out) {
     *out << all.descriptors << " descriptors, " << all.shared_mappings << " shared mappings";
 }
 
-/// Each connection has one, which closes what came over it.
+/// Threads of the daemon that serve a connection: each connection has one, which closes the descriptors it received.
 int connection_threads_of(pid_t pid) {
     int threads = 0;
     for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
@@ -54,7 +53,8 @@ int connection_threads_of(pid_t pid) {
     return threads;
 }
 
-/// Memory is unmapped, and what a thread had is let go, some time after its process has ended.
+/// Waits until the belongings no longer change: memory and descriptors are released some time after a process has
+/// ended.
 Belongings settled_belongings_of(pid_t pid) {
     Belongings last = Belongings::of(pid);
     for (int same = 0; same < 10;) {
@@ -76,8 +76,8 @@ struct Things {
     bool operator==(const Things&) const = default;
 };
 
-/// What the kernel has of the verbs device for everybody; nothing of a software device, and of the model of an mlx5
-/// HCA, which is each process's own and no kernel's.
+/// The kernel's resources of the verbs device, of all processes. Empty for a software device and for the model of an
+/// mlx5 HCA: both belong to a process, and the kernel does not know them.
 std::string device_belongings(const DeviceConfig& device) {
     if (device.kind != DeviceConfig::Kind::verbs || test::Mlx5Model::is_there()) {
         return "";
@@ -93,8 +93,8 @@ std::string device_belongings(const DeviceConfig& device) {
 
 class KillTest : public DaemonTest {
 protected:
-    /// `death` makes one process that attaches, and sees to it that it is killed, for each round. Nothing of it stays,
-    /// and a process beside it does not notice. `attached`: how many had something left to clean up when this was seen.
+    /// `death` starts and kills one process that attaches, for each round. Nothing of that process stays, and a process
+    /// beside it does not notice. `attached` counts the processes that were seen to have something left to clean up.
     template <class Death>
     void kill(int rounds, int& attached, Death death) {
         Process daemon = start_daemon();
@@ -106,7 +106,7 @@ protected:
             std::this_thread::sleep_for(500us);
         }
         const Things things = Things::at(looker);
-        // The daemon makes some things for the first of all that comes, and keeps them.
+        // The daemon makes some things for the first process that attaches, and keeps them.
         {
             Process first = start("attached-load", {"load", socket(), "1"});
             while (first.out().find("running") == std::string::npos) {
@@ -118,7 +118,7 @@ protected:
             ASSERT_LT(Clock::now() - began, kPatience) << daemon.err();
             std::this_thread::sleep_for(1ms);
         }
-        // The witness's and the looker's are left.
+        // Only the threads of the witness and of the looker are left.
         while (connection_threads_of(daemon.pid()) != 2) {
             ASSERT_LT(Clock::now() - began, kPatience) << daemon.err();
             std::this_thread::sleep_for(1ms);
@@ -136,7 +136,7 @@ protected:
             }
             attached += was_there;
         }
-        // The last one's socket may still be on its way out.
+        // The daemon may not yet have closed the socket of the last process.
         while (Belongings::of(daemon.pid()) != before && Clock::now() - began < kPatience) {
             std::this_thread::sleep_for(1ms);
         }
@@ -160,7 +160,7 @@ TEST_F(KillTest, OfAProcessAtAnyMomentLeavesNothingAndNobodyElseNotices) {
     const unsigned seed = given_seed != nullptr ? static_cast<unsigned>(std::atoi(given_seed)) : std::random_device{}();
     SCOPED_TRACE("POLLCORE_KILL_SEED=" + std::to_string(seed));
     std::mt19937 random(seed);
-    // Twice as long as one needs to be at work, and a little, is how long they live at most.
+    // The longest life of a process: a little more than twice the time until its traffic runs.
     std::chrono::microseconds life{0};
     const int rounds = rounds_of("POLLCORE_KILLS", 1000);
     int attached = 0;
@@ -186,7 +186,7 @@ TEST_F(KillTest, OfAProcessAtAnyMomentLeavesNothingAndNobodyElseNotices) {
 class KillAtTest : public KillTest, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(KillAtTest, LeavesNothingAndNobodyElseNotices) {
-    int attached = 0;  // the kernel may have told the daemon before this process
+    int attached = 0;  // not checked: the daemon may have learned of the death before this process
     kill(rounds_of("POLLCORE_KILLS", 1000) / 10, attached, [&](const auto& there) {
         Process victim = start("hostile", {GetParam(), socket(), "0"});
         EXPECT_EQ(victim.wait(), 128 + SIGKILL) << victim.out();

@@ -1,4 +1,4 @@
-// What stands at the path of the socket before it is made, and afterwards.
+// The file at the path of the socket, before the socket is made and afterwards.
 #include "attach/listening_socket.hpp"
 
 #include <errno.h>
@@ -31,7 +31,7 @@ protected:
         config.owner = owner;
         return SocketPlace(config);
     }
-    // The number and text of what making it throws; 0: nothing.
+    // Number and text of the error that making the socket throws; 0: it throws none.
     [[nodiscard]] std::pair<int, std::string> refusal(const std::string& owner = "") const {
         try {
             const ListeningSocket made(place(owner));
@@ -40,7 +40,7 @@ protected:
             return {error.code().value(), error.what()};
         }
     }
-    // Bound to the path.
+    // A socket that is bound to the path.
     [[nodiscard]] UniqueFd bound(int type) const {
         UniqueFd socket(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
         const sockaddr_un address = socket_address(path_);
@@ -57,7 +57,7 @@ protected:
         EXPECT_EQ(::lstat(path_.c_str(), &status), 0);
         return status;
     }
-    // The file and everything that chown and chmod change are what they were.
+    // The file is still there, and chown and chmod have changed nothing.
     void expect_untouched(const struct stat& before) const {
         const struct stat now = now_there();
         EXPECT_EQ(SocketFile::of(now), SocketFile::of(before));

@@ -1,4 +1,5 @@
-// What takes long in the kernel for one attached process, and what one has much of: nobody else's calls wait for it.
+// Calls of one attached process that take long in the kernel, and the end of a process that has many objects: nobody
+// else's calls wait for them.
 #include <poll.h>
 
 #include <atomic>
@@ -47,7 +48,7 @@ protected:
     }
     [[nodiscard]] static Attachment attach() { return Attachment(test::patient({.path = attach_config().path})); }
 
-    /// Makes and ends one of each.
+    /// Makes and ends one object of each kind.
     static void call_everything(Attachment& daemon) {
         Session session = daemon.open_session();
         QueuePair a =
@@ -67,11 +68,11 @@ protected:
     }
 
     static constexpr std::uint64_t kCallsOfOneJob = 64;
-    static constexpr int kMany = 200;  // of each kind: several jobs
+    static constexpr int kMany = 200;  // objects of each kind: enough for several jobs
 
     void expect_one_left() {
         const auto until = std::chrono::steady_clock::now() + kPatience;
-        while (server.counts().now != 1) {  // it is told before it is forgotten
+        while (server.counts().now != 1) {  // the process gets its answer before the server drops it from the count
             ASSERT_LT(std::chrono::steady_clock::now(), until);
             std::this_thread::sleep_for(1ms);
         }
@@ -82,7 +83,7 @@ protected:
     AttachServer server{runtime, attach_config()};
 };
 
-/// Before who waits for the held call is waited for.
+/// Releases the held call. Declared after the future of the call, so that it is destroyed first.
 struct Releasing {
     test::WatchedDevice& device;
     ~Releasing() { device.release(); }
@@ -107,7 +108,7 @@ TEST_F(LongCalls, OfOneProcessHoldUpNoCallOfAnother) {
         const Releasing releasing{*watched.device};
         ASSERT_TRUE(watched.device->await_inside(kPatience));
         call_everything(other);
-        (void)slow.open_session();  // its own are answered, too, as far as they are not for the same thread
+        (void)slow.open_session();  // its own calls are answered, too, unless the blocked thread serves them
         EXPECT_EQ(held.wait_for(0s), std::future_status::timeout);
         watched.device->release();
         EXPECT_NO_THROW(held.get());
@@ -134,7 +135,7 @@ TEST_F(LongCalls, AProcessThatLeavesMeanwhileIsWaitedForByNobody) {
     EXPECT_EQ(other.control_counters().memory_regions.value(), 0u);
 }
 
-// The server goes while something is under way for a process that is still there.
+// The server ends while a call of an attached process is in progress.
 TEST_F(LongCalls, AreWaitedForWhenTheServerEnds) {
     for (const test::Held kind : {test::Held::register_memory, test::Held::deregister}) {
         SCOPED_TRACE(static_cast<int>(kind));
@@ -148,7 +149,7 @@ TEST_F(LongCalls, AreWaitedForWhenTheServerEnds) {
             try {
                 kind == test::Held::deregister ? memory.reset() : (void)slow.allocate(4096, Access::all());
             } catch (const Error&) {
-                // It may be told that this has ended.
+                // The process may learn that the server has ended.
             }
         });
         const Releasing releasing{*watched.device};
@@ -162,7 +163,7 @@ TEST_F(LongCalls, AreWaitedForWhenTheServerEnds) {
     EXPECT_EQ(attach().control_counters().memory_regions.value(), 0u);
 }
 
-/// Asks and reads the answers when it likes.
+/// Sends requests, and reads the answers when it likes.
 class RawProcess {
 public:
     explicit RawProcess(const std::string& path) : socket_(wire::connect_to(path)) {
@@ -174,7 +175,7 @@ public:
         EXPECT_EQ(wire::send_packet(socket_.get(), std::as_bytes(std::span(&request, 1)), descriptors), 0);
         return id_;
     }
-    /// The next one, which answers this request.
+    /// Reads the next answer, which must be the one to this request.
     template <class Body>
     typename Body::Answered answer(std::uint64_t id) {
         pollfd readable{socket_.get(), POLLIN, 0};
@@ -193,8 +194,8 @@ private:
     std::uint64_t id_ = 0;
 };
 
-// A worker looks whether something is in use before it ends, in rings that its process may have filled. Here it does
-// not get to that.
+// Before an object ends, a worker searches the rings for requests that name it, and the process may have filled these
+// rings. In this test the worker stands still and never finishes the search.
 TEST_F(LongCalls, OfAWorkerThatSearchesForWhatSomethingNamesNeither) {
     struct WorkersGoOn {
         std::atomic<bool>& stand;
@@ -216,7 +217,7 @@ TEST_F(LongCalls, OfAWorkerThatSearchesForWhatSomethingNamesNeither) {
             const WorkersGoOn afterwards{watched.workers_stand};
             watched.workers_stand.store(true);
             ends = process.send(end);
-            // It was begun before this is answered.
+            // The daemon has begun `end` before it answers this request.
             (void)process.answer<wire::AskControlCounters>(process.send(wire::AskControlCounters{}));
         }
         (void)process.answer<End>(ends);
@@ -226,7 +227,7 @@ TEST_F(LongCalls, OfAWorkerThatSearchesForWhatSomethingNamesNeither) {
     EXPECT_EQ(attach().control_counters().memory_regions.value(), 0u);
 }
 
-// Whatever a process has, the control thread ends little of it at a time, and has turned to others in between.
+// However much a process has, the control thread ends only a little of it at a time and serves others in between.
 TEST_F(LongCalls, TheEndOfAProcessWithMuchIsManyShortJobs) {
     Attachment other = attach();
     Attachment big = attach();

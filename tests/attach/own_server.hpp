@@ -1,4 +1,4 @@
-// What a test configures that has a runtime and an attach server in its own process.
+// Configurations for a test that has a runtime and an attach server in its own process.
 #pragma once
 
 #include <unistd.h>
@@ -22,7 +22,7 @@ inline Config one_soft_device(std::uint32_t qps_max) {
     return config;
 }
 
-/// No other process has a socket of this name.
+/// The socket's path contains the process id, so no other process uses it.
 inline AttachConfig socket_named(const std::string& name) {
     AttachConfig config;
     config.path = std::filesystem::temp_directory_path() / ("pollcore-" + name + "-" + std::to_string(::getpid()));

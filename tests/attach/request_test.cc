@@ -1,4 +1,4 @@
-// Connection requests: how many wait, how many are held, and those whose peer gives up.
+// Connection requests: how many may wait, how many may be held, and requests whose peer gives up.
 #include <cerrno>
 #include <chrono>
 #include <deque>
@@ -28,7 +28,7 @@ protected:
     Runtime runtime{test::one_soft_device(512)};
     AttachServer server{runtime, attach_config()};
     Session session = runtime.open_session();
-    std::deque<QueuePair> callers;  // before what calls by them
+    std::deque<QueuePair> callers;  // outlives the calls that use them
 
     std::future<int> call(const Listener& listener, std::vector<std::byte> private_data = {}) {
         QueuePair& qp =
@@ -42,7 +42,7 @@ protected:
             }
         });
     }
-    /// Calls and gives up.
+    /// Calls and gives up after 1 ms.
     void call_in_vain(const Listener& listener) {
         QueuePair qp = runtime.create_queue_pair({.shares = {{.session = &session, .send_depth = 1}}});
         EXPECT_THROW((void)qp.connect(listener.address(), {.timeout = 1ms}), Error);

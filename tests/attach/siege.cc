@@ -1,10 +1,10 @@
-// A daemon beside which attacks run, for scripts/bench: how long its worker stood still, and what two processes that
-// are as they should be had of it. The attacks share one CPU with these and with the daemon's other threads; the worker
-// has its own.
+// A daemon under attack, for scripts/bench: how long its worker stood still, and how two well-behaved processes were
+// served. The attacks share one CPU with these processes and with the daemon's other threads; the worker has its own
+// CPU.
 //
 //   siege SECONDS [ATTACK]
 //
-// All attacks at once, or one of them. Prints JSON.
+// Runs all attacks at once, or only ATTACK. Prints JSON.
 #include <sched.h>
 
 #include <cstdio>
@@ -81,13 +81,13 @@ int besiege(std::chrono::seconds time, const std::string& only) {
     while (Clock::now() < until) {
         for (std::size_t i = 0; i < attackers.size(); ++i) {
             if (const std::optional<int> code = attackers[i]->wait(0ms); code && Clock::now() < until) {
-                turned_away += *code != 0;  // the others leave no room for it
+                turned_away += *code != 0;  // the other attacks leave no room for it
                 if (*code != 0 && wanted.size() == 1) {
                     std::fprintf(stderr, "%s: exit code %d: %s\n", wanted[i].second, *code,
                                  attackers[i]->out().c_str());
                     return 1;
                 }
-                // It was thrown out: the next one comes.
+                // The daemon has ended the attacker's connection: start the next attacker.
                 attackers[i] = attack(wanted[i]);
                 ++attacks;
             }

@@ -1,5 +1,5 @@
-// A device that flushes nothing: the process whose queue pair it is waits until that is cut short, and nobody else
-// does. The clock is the test's, so it waits as long as the test likes.
+// A device that flushes nothing: the process that owns the queue pair waits until the drain is cut short, and nobody
+// else waits. The test turns the clock, so the wait lasts as long as the test likes.
 #include <chrono>
 #include <functional>
 #include <future>
@@ -29,7 +29,7 @@ protected:
     SilentDevice() {
         runtime.device().context()->ops.poll_cq = [](ibv_cq*, int, ibv_wc*) {
             return 0;
-        };  // there is no CQ yet that the worker polls
+        };  // safe: the worker polls no CQ yet
     }
     static Config runtime_config() {
         Config config = test::one_soft_device(64);
@@ -42,7 +42,7 @@ protected:
         return Attachment({.path = attach_config().path, .answer_within = kPatience});
     }
 
-    /// With nothing in flight, so there is nothing to flush.
+    /// Makes and ends objects with nothing in flight, so there is nothing to flush.
     static void call_everything(Attachment& daemon) {
         Session session = daemon.open_session();
         QueuePair a =
@@ -58,7 +58,7 @@ protected:
         session.close();
     }
 
-    /// Also where the test ends early: before who waits for that is waited for.
+    /// Advances the clock past the limit, also when the test ends early, so that the future can be joined.
     struct TimeGoesOn {
         test::HeldClock& clock;
         ~TimeGoesOn() { clock.advance(2 * kLimit); }

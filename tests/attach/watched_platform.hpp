@@ -1,5 +1,5 @@
-// This machine, with a software device of which a test holds up single calls, and with an executor that counts them:
-// how many calls of the device the longest job of the control thread makes.
+// This machine, with a software device whose single calls a test can hold up, and with an executor that counts how many
+// calls of the device the longest job of the control thread makes.
 #pragma once
 
 #include <unistd.h>
@@ -27,7 +27,7 @@
 
 namespace pollcore::test {
 
-/// Calls of the device, of this thread.
+/// Calls of the device by this thread.
 inline thread_local std::uint64_t device_calls = 0;
 
 enum class Held { register_memory, deregister, create_ah, find_neighbour };
@@ -36,13 +36,13 @@ class WatchedDevice final : public SoftDevice {
 public:
     using SoftDevice::SoftDevice;
 
-    /// The next call of this kind stands still until release().
+    /// The next call of this kind blocks until release().
     void hold_next(Held kind) {
         const std::lock_guard lock(mutex_);
         holds_ = kind;
         inside_ = false;
     }
-    /// False: none has come within the time.
+    /// Waits until a call is held. False: no call has come within the time.
     [[nodiscard]] bool await_inside(std::chrono::seconds within) {
         std::unique_lock lock(mutex_);
         return changed_.wait_for(lock, within, [this] { return inside_; });
@@ -102,7 +102,7 @@ private:
     bool inside_ = false;
 };
 
-/// As ControlThread, without its limits.
+/// Runs jobs like ControlThread, but without its limits.
 class CountingExecutor final : public Executor {
 public:
     explicit CountingExecutor(std::atomic<std::uint64_t>& longest) : longest_(longest), thread_([this] { loop(); }) {}
@@ -119,7 +119,7 @@ public:
 private:
     [[nodiscard]] bool is_here() const noexcept override { return std::this_thread::get_id() == thread_.get_id(); }
     void perform(JobRef job, Patience) override {
-        // Shared, since the caller may be gone while the promise is still being kept.
+        // Shared, because the caller may be gone while set_value() still runs.
         const auto done = std::make_shared<std::promise<void>>();
         std::future<void> ran = done->get_future();
         post_always([&job, done] {
@@ -153,7 +153,7 @@ private:
     std::thread thread_;
 };
 
-/// Turns a worker, except while it is told to stand.
+/// Turns a worker, except while `stands` is true.
 class StandingWorker final : public WorkerThread {
 public:
     StandingWorker(Worker& worker, std::atomic<bool>& stands)
@@ -181,11 +181,11 @@ private:
     std::thread thread_;
 };
 
-/// What a test keeps of the platform, which the runtime takes.
+/// The test's view of the platform, which itself belongs to the runtime.
 struct Watched {
     WatchedDevice* device = nullptr;
     std::atomic<bool> workers_stand{false};
-    std::atomic<std::uint64_t> longest_job{0};  ///< of the control thread, in calls of the device
+    std::atomic<std::uint64_t> longest_job{0};  ///< of the control thread's jobs; in calls of the device
 };
 
 class WatchedPlatform final : public OnHostPlatform {

@@ -24,7 +24,7 @@ void* arena(std::size_t bytes) {
     if (bytes > kBytes) {
         throw std::bad_alloc();
     }
-    std::memset(memory, 0, bytes);  // in the same state for all
+    std::memset(memory, 0, bytes);  // every measurement starts with the same state
     return memory;
 }
 

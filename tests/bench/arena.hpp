@@ -1,4 +1,4 @@
-// Memory that measurements share, so that all are done with the same lines.
+// Memory that all measurements share, so that all use the same cache lines.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -7,7 +7,7 @@
 
 namespace pollcore::bench {
 
-/// Ordinary memory in huge pages where the kernel gives them, all 0, for one measurement at a time.
+/// Zeroed memory, in huge pages where the kernel gives them. For one measurement at a time.
 [[nodiscard]] void* arena(std::size_t bytes);
 
 }  // namespace pollcore::bench

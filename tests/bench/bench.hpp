@@ -1,4 +1,4 @@
-// What the parts of the benchmark offer to main.cc, each a list of measurements.
+// The parts of the benchmark. Each returns a list of measurements.
 #pragma once
 
 #include <chrono>

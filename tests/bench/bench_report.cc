@@ -14,7 +14,7 @@
 namespace pollcore::bench {
 namespace {
 
-// Three digits that mean something.
+// Three significant digits.
 std::string figure(double value) {
     return fmt::format("{:.{}f}", value, value < 10 ? 2 : value < 100 ? 1 : 0);
 }

@@ -11,7 +11,7 @@
 
 namespace pollcore::bench {
 
-/// A value is the median of its repetitions, with the smallest and the largest.
+/// Prints each value as the median of its repetitions, with the smallest and the largest.
 void print_tables(std::ostream& out, const std::vector<Measured>& measurements);
 
 void write_json(const std::string& path, const std::vector<Measured>& measurements, const std::vector<Goal>& goals,

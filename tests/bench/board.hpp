@@ -1,4 +1,4 @@
-// Where goals find the figures that they are made of.
+// Looks up measured figures and makes goals of them.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace pollcore::bench {
 
-/// By repetition; NaN where one of the two has none.
+/// Combines two figures repetition by repetition; NaN where one of the two has no value.
 [[nodiscard]] inline Samples combine(const Samples& a, const Samples& b,
                                      const std::function<double(double, double)>& how) {
     Samples result;
@@ -29,13 +29,13 @@ namespace pollcore::bench {
     return combine(a, b, std::minus<>());
 }
 
-/// What was measured at one distance, or at none, and the goals that are made of that.
+/// The figures of one distance, or those without a distance, and the goals made of them.
 class Board {
 public:
     Board(const std::vector<Measured>& all, std::optional<Distance> distance) : all_(all), distance_(distance) {}
 
     [[nodiscard]] std::optional<Distance> distance() const noexcept { return distance_; }
-    /// None when it was not measured: the part did not run, or the CPUs were moved in each repetition.
+    /// Empty when the figure was not measured: the part did not run, or the CPUs were moved in each repetition.
     [[nodiscard]] Samples samples(std::string_view table, std::string_view row, std::string_view column) const {
         for (const Measured& one : all_) {
             const auto at = std::find(one.columns.begin(), one.columns.end(), column);
@@ -46,7 +46,7 @@ public:
         }
         return {};
     }
-    /// Of each repetition, of all rows of a table that `counts`, the largest.
+    /// For each repetition, the largest value among the rows of a table for which `counts` is true.
     [[nodiscard]] Samples best(std::string_view table, std::string_view column,
                                const std::function<bool(const std::string& row)>& counts) const {
         Samples best;
@@ -59,7 +59,7 @@ public:
         return best;
     }
 
-    /// The goals added next have their figures from all tables whose names begin so.
+    /// Names the tables that the next goals take their figures from: all whose names begin with `tables`.
     void from(std::string_view tables) {
         tables_.clear();
         for (const Measured& one : all_) {
@@ -69,7 +69,7 @@ public:
             }
         }
     }
-    /// One without samples is left out.
+    /// A goal without samples is left out.
     void at_least(std::string text, double bound, const Samples& reached) {
         add(std::move(text), true, bound, reached);
     }
@@ -96,8 +96,8 @@ private:
     std::vector<Goal> goals_;
 };
 
-/// Those that `make` adds, at each distance that a runtime is meant for: nobody gives a worker and its application one
-/// core.
+/// The goals that `make` adds, without a distance and at each distance that a runtime is meant for. Siblings are left
+/// out: nobody puts a worker and its application on one core.
 [[nodiscard]] inline std::vector<Goal> goals_by_distance(const std::vector<Measured>& all,
                                                          const std::function<void(Board&)>& make) {
     std::vector<Goal> goals;

@@ -1,5 +1,5 @@
-// What flow control costs a message: from one queue pair to the pool or the write ring of another, by an application on
-// one CPU and a worker on the other, on the software device.
+// What flow control costs a message from one queue pair to the pool or the write ring of another. The application runs
+// on one CPU and the worker on the other, on the software device.
 #include <algorithm>
 #include <array>
 #include <span>
@@ -14,8 +14,8 @@ namespace pollcore::bench {
 namespace {
 
 constexpr std::uint32_t kBytes = 64;
-constexpr std::uint32_t kReceives = 256;  // enough: no message meets none, whatever flow control there is
-constexpr int kTurns = 5;                 // of each, in turn
+constexpr std::uint32_t kReceives = 256;  // enough that no message lacks a receive, with any flow control
+constexpr int kTurns = 5;                 // repetitions of each, in turn
 
 /// Messages with one kind of flow control, and how long they take.
 class Line {
@@ -24,14 +24,14 @@ public:
 
     [[nodiscard]] Session& session() { return messages_.session(); }
 
-    /// Messages per second with as many on their way as there may be.
+    /// Messages per second with as many in flight as are permitted.
     [[nodiscard]] double rate(std::chrono::nanoseconds time) {
         return per_second(time, [this] {
             messages_.send(test::MessageLine::kOnTheirWay / 2);
             receive();
         });
     }
-    /// One at a time: from being submitted until being read, in ns.
+    /// Time from submitting a message until it is read, in ns, with one message at a time.
     [[nodiscard]] double latency(std::chrono::nanoseconds time) {
         return 1e9 / per_second(time, [this] {
                    messages_.send(1);
@@ -64,7 +64,7 @@ private:
     test::MessageLine messages_;
 };
 
-/// A queue pair of the session whose requests wait: nobody gives it a receive.
+/// A queue pair of the session whose requests wait for credit, because the peer posts no receive.
 class Waiting {
 public:
     static constexpr std::uint64_t kRequests = 60;
@@ -89,7 +89,7 @@ public:
             }
         }
     }
-    /// Its requests end with it.
+    /// Resets the queue pair, which flushes its requests.
     void end(Session& session) {
         if (session.figures().in_flight() < kRequests) {
             throw std::runtime_error("nothing waits");
@@ -124,7 +124,7 @@ std::vector<double> turns(const Setting& setting) {
     Line ring(runtime, FlowControl::ring);
     std::array<std::vector<double>, 6> all;
     const auto time = setting.time / kTurns;
-    for (int i = -1; i < kTurns; ++i) {  // the first is no measurement
+    for (int i = -1; i < kTurns; ++i) {  // the first turn only warms up
         std::array<double, 6> turn{off.rate(time) / 1e6, credits.rate(time) / 1e6, 0,
                                    off.latency(time),    credits.latency(time),    ring.latency(time)};
         Waiting waiting(runtime, credits.session());

@@ -1,4 +1,4 @@
-// What worker, hop and flow control are to reach, as ratios of figures of the same repetition.
+// Goals for worker, hop and flow control, as ratios of figures of the same repetition.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -9,7 +9,7 @@
 
 namespace pollcore::bench {
 
-/// Those whose figures were measured.
+/// The goals whose figures were measured.
 [[nodiscard]] std::vector<Goal> worker_goals(const std::vector<Measured>& all);
 
 }  // namespace pollcore::bench

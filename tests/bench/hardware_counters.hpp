@@ -19,10 +19,10 @@ public:
     };
 
     HardwareCounters();
-    /// Virtual machines often have none.
+    /// Often false in a virtual machine.
     [[nodiscard]] bool available() const noexcept { return why_not_.empty(); }
     [[nodiscard]] const std::string& why_not() const noexcept { return why_not_; }
-    /// Since they were opened, in user mode.
+    /// Events in user mode since the counters were opened.
     [[nodiscard]] Reading read() const;
 
 private:

@@ -1,4 +1,4 @@
-// The hop: the way of one operation through a worker on another CPU, with nothing else in flight.
+// The hop: one operation through a worker on another CPU, with nothing else in flight.
 #include <stdexcept>
 
 #include "apps/pollperf/cycle_stamp.hpp"

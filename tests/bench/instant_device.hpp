@@ -1,8 +1,8 @@
-// A device that completes at once: what is posted is found at the next poll. What is measured on it is the way there
-// and back.
+// A device that completes at once: the next poll finds every posted request. A measurement on it shows the cost of the
+// path to the device and back.
 //
-// A software device in all else. Its context's ops are the data path (H24), so exchanging three of them is enough.
-// Receives never complete.
+// It is a software device in all else. Its context's ops are the data path (H24), so exchanging three of them is
+// enough. Receives never complete.
 //
 // Thread safety: a CQ and its QPs belong to one thread.
 #pragma once
@@ -48,12 +48,12 @@ private:
     std::vector<Entry> entries_;
 };
 
-/// While it is set, polls find nothing: so that the two halves of a worker's step are seen one by one.
+/// While true, polls find nothing, so that the two halves of a worker's step can be timed one by one.
 inline bool completions_held = false;
 
 namespace instant {
 
-/// Made at the first post, and kept until the program ends.
+/// Called at the first post. The queue is kept until the program ends.
 [[gnu::noinline]] inline InstantCq& make(ibv_cq& cq) {
     static std::mutex mutex;
     static std::deque<InstantCq> all;
@@ -87,7 +87,7 @@ inline int poll_cq(ibv_cq* cq, int n, ibv_wc* wc) {
 
 }  // namespace instant
 
-/// Of a software device, before anything is made on it.
+/// Call on the context of a software device before anything is created on it.
 inline void make_instant(ibv_context& context) noexcept {
     context.ops.post_send = instant::post_send;
     context.ops.post_recv = instant::post_recv;

@@ -3,19 +3,19 @@
 
 usage: instruction_guard.py PROGRAM MODEL [--update | --table]
 
-Time tells nothing on a machine that is shared; the number of instructions is the same each time. An operation is counted
-through Session::try_submit, Worker::step and Session::poll, on a device that completes at once; that device's few
-instructions are among the step's. The loads are writes; messages to a receive pool or a write ring, without flow control, with credits,
-and beside queue pairs that wait for credit; and writes beside another process's session whose ring is always full. There the step is what
-the worker does for both, and it may be no more when that ring is full of garbage (no_more_than).
-A spinning worker's step that finds nothing, which is 16 looks, may take no instruction more (slack). A worker that falls asleep arms the
-CQ of the burst before, and wakes up.
-With many queue pairs the lines of memory count that are not in the first cache, as callgrind simulates one; of a load that says so they are
-counted too. It knows no prefetching: what that wins, only time tells (scripts/bench).
-What libmlx5 takes is counted on MODEL, the model of an mlx5 HCA (tests/mlx5_model), as a bare chain and as part of the worker's step.
+Times mean nothing on a shared machine; the number of instructions is the same each time. An operation is counted through
+Session::try_submit, Worker::step and Session::poll, on a device that completes at once; the step includes that device's few
+instructions. The loads are writes; messages to a receive pool or a write ring, without flow control, with credits,
+and beside queue pairs that wait for credit; and writes beside another process's session whose ring is always full. In the last load, the
+step includes the worker's work for both sessions, and it may take no more when the other ring is full of garbage (no_more_than).
+An idle step of a spinning worker, which is 16 looks, may take not one instruction more (slack). A worker that falls asleep arms the CQ of
+the last burst, and wakes up.
+With many queue pairs, misses of the first cache matter. They are counted too, as callgrind simulates a cache, for each load with "lines".
+callgrind simulates no prefetching: only times show its gain (scripts/bench).
+The instructions of libmlx5 are counted on MODEL, the model of an mlx5 HCA (tests/mlx5_model), as a bare chain and as part of the worker's step.
 
-A count above its bound fails; one far below it fails too, so that the bound follows what was won. --update writes the bounds anew, from
-what is counted: say in the commit why it had to be. --table prints what is counted as Markdown, and compares nothing.
+A count above its bound fails. A count far below it fails too, so that the bounds follow improvements. --update writes new bounds from the
+counts: give the reason in the commit message. --table prints the counts as Markdown, and compares nothing.
 """
 import json
 import os
@@ -26,20 +26,20 @@ import sys
 import tempfile
 
 BOUNDS = pathlib.Path(__file__).with_name("instructions.json")
-# Compilers of one version agree to the instruction; another one's code may differ by so much.
+# One version of a compiler always gives the same count; the count of another version may differ by this share.
 SLACK = 0.05
 INSTRUCTIONS, LINES = "Ir", "D1mr,D1mw"
 CACHE = "--D1=49152,12,64"
-FEW, FEW_MORE, MANY = 40, 80, 240  # rounds: the difference leaves out what the first ones do
+FEW, FEW_MORE, MANY = 40, 80, 240  # rounds: the difference of two runs leaves out the start-up
 
 
 def counts_of(program, model, load, rounds, events):
-    """Inclusive counts of the parts of a burst, of all these events together."""
+    """Inclusive counts of the parts of a burst, each the sum of these events."""
     with tempfile.TemporaryDirectory() as directory:
         out = f"{directory}/callgrind.out"
         simulated = ["--cache-sim=yes", CACHE] if events != INSTRUCTIONS else []
         command = ["valgrind", "--tool=callgrind", *simulated, f"--callgrind-out-file={out}", program, str(rounds), str(load["burst"]), *load["load"].split()]
-        # The model moves when it is told to, so that none of its instructions are counted.
+        # With "hand" the model works only when told to, so that none of its instructions are counted.
         environment = os.environ | ({"LD_PRELOAD": model, "MLX5_MODEL": "hand"} if "mlx5_0" in load["load"] else {})
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode != 0:
@@ -94,11 +94,11 @@ def main():
                 print(f"{name}: {part} takes {count} {kind} per operation, {bound} are expected{'' if fits else ': WRONG'}")
         if "no_more_than" in load and counted["step"] > steps[load["no_more_than"]] * (1 + SLACK):
             wrong += 1
-            print(f"{name}: step takes {counted['step']} instructions, {load['no_more_than']} it takes {steps[load['no_more_than']]}: WRONG")
+            print(f"{name}: step takes {counted['step']} instructions, but {steps[load['no_more_than']]} for {load['no_more_than']}: WRONG")
     if update:
         BOUNDS.write_text("[\n" + ",\n".join("  " + json.dumps(load) for load in loads) + "\n]\n")
     if wrong:
-        sys.exit(f"{wrong} counts are not what they were: see --help of what was run, {pathlib.Path(__file__).name}")
+        sys.exit(f"{wrong} counts differ from those that are kept: {pathlib.Path(__file__).name} --help says what to do")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-// The hot path for an instruction counter: so many bursts, each through the whole of submit, step and poll. See
-// instruction_guard.py.
+// The hot path for an instruction counter: ROUNDS bursts, each through submit, step and poll. See instruction_guard.py.
 #include <cstdlib>
 #include <iostream>
 #include <memory>
@@ -22,7 +21,7 @@ constexpr const char* kUsage =
     "       instruction-load ROUNDS BURST provider DEVICE plain|extended\n"
     "       instruction-load ROUNDS BURST writes-on DEVICE QPS each|coalesced\n";
 
-/// `then` ends each round.
+/// Calls `then` at the end of each round.
 template <class Load, class Then>
 int run(std::uint32_t rounds, Load&& load, Then then) {
     for (std::uint32_t i = 0; i < rounds; ++i) {

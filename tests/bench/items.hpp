@@ -1,9 +1,9 @@
-// What goes through the rings that are compared: every byte of an item says which item it is, and is looked at.
+// The items that go through the compared rings: every byte of an item depends on the item's number, and is checked.
 //
-// Items are written and read in one way for all rings, whatever the compiler: by these stores and loads, none of which
-// it can join, split or leave out. So a ring is not faster or slower by what a compiler makes of the payload.
+// All rings write and read items by these stores and loads. No compiler can join, split or omit them, so the figures of
+// a ring do not depend on what a compiler makes of the payload.
 //
-// Thread safety: pure.
+// Thread safety: pure functions.
 #pragma once
 
 #include <array>
@@ -21,7 +21,8 @@ using Four [[gnu::vector_size(32)]] = std::uint64_t;
 inline constexpr std::uint64_t kStride = 0x9e3779b97f4a7c15;  // neighbouring words differ in every byte
 inline constexpr Four kFirstFour = {0, kStride, 2 * kStride, 3 * kStride};
 
-// For all that the compiler knows, this changes the value: it cannot be made of others, nor of memory a second time.
+// The compiler must assume that this changes the value, so it can neither recompute the value nor load it a second
+// time.
 template <class Value>
 [[gnu::always_inline]] inline void settle(Value& value) noexcept {
 #if defined(__x86_64__)
@@ -72,7 +73,7 @@ struct Slot {
     alignas(Bytes) std::array<std::byte, Bytes - 1> bytes;
     std::uint8_t ring_lap;
 
-    /// All but the last word, which is returned. Takes two stores more than Item::fill.
+    /// Writes all but the last word, which it returns. Takes two stores more than Item::fill.
     [[gnu::always_inline]] std::uint64_t fill(std::uint64_t number) noexcept {
         using namespace items_detail;
         std::byte* to = bytes.data();
@@ -88,10 +89,10 @@ struct Slot {
 };
 static_assert(sizeof(Slot<32>) == 32 && sizeof(Slot<64>) == 64);
 
-/// Whether all items were what they should be.
+/// Collects whether any item differs from what was written.
 class Differences {
 public:
-    /// Reads an item or slot of so many bytes, but for its last byte.
+    /// Checks an item or slot of `Bytes` bytes, except its last byte.
     template <std::size_t Bytes>
     [[gnu::always_inline]] void see(const void* item, std::uint64_t number) noexcept {
         using namespace items_detail;

@@ -1,4 +1,4 @@
-// Many operations in flight through a worker on another CPU, and what it would take to exchange their bytes alone.
+// Many operations in flight through a worker on another CPU, compared with exchanging only their bytes.
 #include <array>
 #include <stdexcept>
 
@@ -26,13 +26,13 @@ std::size_t one_by_one(Session& session, const Burst& requests) noexcept {
 
 constexpr std::uint64_t kInFlight = 16 * kBurst;
 
-/// What the application's thread has spent since this was made, in cycles.
+/// Cycles that the application's thread has spent since this was made.
 struct Spent {
     std::uint64_t began = cycles_now();
     std::uint64_t submitting = 0;
-    std::uint64_t polling = 0;  ///< that found something
+    std::uint64_t polling = 0;  ///< in polls that found something
 
-    /// As the columns of many() want it.
+    /// In the order of the columns of many().
     [[nodiscard]] std::vector<double> per_operation(std::uint64_t now, std::uint64_t completed) const {
         const auto per = [&](std::uint64_t cycles) {
             return static_cast<double>(cycles) / static_cast<double>(completed);
@@ -41,8 +41,8 @@ struct Spent {
     }
 };
 
-/// As many in flight as there is room for: cycles per operation of the whole, and what of them the application's
-/// thread spent in the two calls when these did something.
+/// Keeps as many operations in flight as there is room for. Returns cycles per operation: of the whole loop, and those
+/// that the application's thread spent in submissions and in polls that found something.
 template <class Submit>
 std::vector<double> many_in_flight(const Setting& setting, Submit submit) {
     Running running(setting.cpus);
@@ -82,7 +82,7 @@ std::vector<double> many_in_flight(const Setting& setting, Submit submit) {
     return spent.per_operation(now, completed);
 }
 
-/// The same with nothing but plain stores and loads of as many bytes each way, told of by an index once in 256: no
+/// Exchanges as many bytes each way with only plain stores and loads, published by an index once in 256 items: no
 /// runtime can be cheaper.
 std::vector<double> exchanged(const Setting& setting) {
     using Down = StreamLimit<sizeof(WorkRequest), 4096>;

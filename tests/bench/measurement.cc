@@ -12,14 +12,14 @@ namespace pollcore::bench {
 namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-constexpr std::size_t kOnce = kDistances.size();  // the place of what does not depend on the distance
+constexpr std::size_t kOnce = kDistances.size();  // the place for figures that do not depend on the distance
 
-/// What one measurement gave, by distance.
+/// The results of one measurement, by distance.
 class Taken {
 public:
     explicit Taken(const Measurement& what) : what_(what) {}
 
-    /// False: the CPUs were moved each time.
+    /// False: the CPUs were moved during each try.
     bool repeat(std::size_t repetition, const Cpus& cpus) {
         constexpr int kTries = 3;
         if (!what_.between_cpus) {
@@ -77,7 +77,7 @@ private:
     std::array<std::size_t, kOnce + 1> counts_{};
 };
 
-/// At each distance that some of them were measured at there are so many of each.
+/// Whether every measurement between CPUs has `wanted` repetitions at each distance that was seen.
 bool enough(const std::vector<Taken>& all, std::size_t wanted) {
     return std::ranges::all_of(kDistances, [&](Distance distance) {
         std::size_t least = std::numeric_limits<std::size_t>::max();
@@ -98,7 +98,7 @@ std::vector<Measured> measure(const std::vector<Measurement>& measurements, int 
                               const Cpus& cpus) {
     const auto wanted = static_cast<std::size_t>(repetitions);
     std::vector<Taken> taken(measurements.begin(), measurements.end());
-    // The CPUs may have come to one of the distances late, and then few repetitions were made there.
+    // The host may have moved the CPUs to a distance late, and then there are few repetitions at it.
     for (std::size_t i = 0; i < wanted || (i < 2 * wanted && !enough(taken, wanted / 2 + 1)); ++i) {
         std::cerr << program << ": repetition " << i + 1 << " of " << std::max(wanted, i + 1) << '\n';
         for (Taken& one : taken) {

@@ -1,5 +1,5 @@
-// What is measured, and how often: each measurement is repeated, all of them by turns, so that what is compared was
-// measured within the same moments.
+// What is measured, and how often. The measurements are repeated in turn, so that compared figures are from the same
+// moments.
 //
 // Thread safety: one thread.
 #pragma once
@@ -18,9 +18,9 @@ namespace pollcore::bench {
 /// One value for each repetition; NaN where a repetition has none.
 using Samples = std::vector<double>;
 
-/// Those that there are.
+/// The samples that are not NaN.
 [[nodiscard]] Samples present(const Samples& samples);
-/// Sorts a copy; of an even number the mean of the middle two. NaN of nothing.
+/// The mean of the middle two for an even number of samples; NaN for none. Sorts a copy.
 [[nodiscard]] double median(const Samples& samples);
 
 /// A row of a table.
@@ -30,11 +30,12 @@ struct Measurement {
     std::vector<std::string> columns;
     /// One repetition: a value for each column.
     std::function<std::vector<double>()> once;
-    /// It depends on how far two CPUs are from each other. What was measured while they were moved is thrown away.
+    /// The figures depend on how far two CPUs are from each other. A repetition during which the CPUs were moved is
+    /// thrown away.
     bool between_cpus = false;
 };
 
-/// What came of a measurement, at one distance where it depends on that.
+/// The results of a measurement; at one distance if it depends on the distance.
 struct Measured {
     std::string table;
     std::string row;
@@ -45,25 +46,25 @@ struct Measured {
     [[nodiscard]] double typical(std::size_t column) const { return median(samples[column]); }
 };
 
-/// All of them by turns, so many times, and more where the CPUs were moved: until there are enough at each distance
-/// that was seen. `program` says on standard error how far it has come. Tables that depend on the distance have it in
-/// their names.
+/// Runs all measurements in turn, `repetitions` times, and more often where the CPUs were moved, until there are enough
+/// at each distance that was seen. Reports its progress on standard error under the name `program`. Tables that depend
+/// on the distance have it in their names.
 [[nodiscard]] std::vector<Measured> measure(const std::vector<Measurement>& measurements, int repetitions,
                                             std::string_view program, const Cpus& cpus);
 
-/// A goal: what must be reached, as a ratio or a figure of each repetition. scripts/bench judges it.
+/// A bound for a ratio or a figure, with its value in each repetition. scripts/bench judges it.
 struct Goal {
     std::string text;
     bool at_least = false;  ///< else at most
     double bound = 0;
     Samples reached;                  ///< by repetition
-    std::vector<std::string> tables;  ///< that its figures are from
+    std::vector<std::string> tables;  ///< where its figures are from
 };
 
-/// Why not to believe what was measured meanwhile.
+/// A reason not to believe the figures.
 struct Noise {
     std::string text;
-    std::string table{};  ///< only the figures of this one; empty: all
+    std::string table{};  ///< concerns only the figures of this table; empty: all
 };
 
 }  // namespace pollcore::bench

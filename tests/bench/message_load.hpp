@@ -1,6 +1,6 @@
-// Messages of 64 bytes from one session to the receive pool or the write ring of another, through a worker that is
-// turned by hand, on a device that completes at once and moves them. Beside them queue pairs may wait whose peers give
-// no credit.
+// Messages of 64 bytes from one session to the receive pool or the write ring of another. The worker is turned by hand,
+// and the device completes at once and moves the data. Other queue pairs may wait meanwhile, whose peers give no
+// credit.
 //
 // Thread safety: one thread.
 #pragma once
@@ -37,7 +37,7 @@ public:
         reading.pool.pool = messages.flow == FlowControl::ring ? &world_.add_ring(512, 2 * kDepth, kReader)
                                                                : &world_.add_pool(2 * kDepth, kBytes, kReader);
         reading.send_cq = reading.recv_cq =
-            1;  // a burst and what is written to its sender are more than one poll takes
+            1;  // a burst and the writes to its sender are more than one poll takes from one CQ
         reading.pool.depth = kDepth;
         reading.pool.share = 2 * kDepth;
         connect(*from_, world_.add_qp(reading));
@@ -51,7 +51,7 @@ public:
                 throw std::runtime_error("a request that is to wait was refused");
             }
         }
-        // The first one waits until the two ends have told each other their terms.
+        // The first burst waits until both ends have announced their terms.
         prepare();
         submit();
         for (int i = 0; i < 100; ++i) {
@@ -74,7 +74,7 @@ public:
         }
     }
     [[gnu::noinline]] void step() { (void)world_.worker.step(world_.now); }
-    /// Both sessions' completions; the reader gives back what it has read.
+    /// Polls both sessions; the reader gives its buffers back.
     [[gnu::noinline]] void poll() {
         read_ = world_.session(kReader).poll(completions_);
         released_ = world_.session(kReader).release(std::span(completions_).first(read_)).accepted;
@@ -131,7 +131,7 @@ private:
     std::size_t read_ = 0;
     std::size_t released_ = 0;
     std::size_t sent_ = 0;
-    std::uint64_t waits_ = ~std::uint64_t{0};  ///< for credit, before it begins
+    std::uint64_t waits_ = ~std::uint64_t{0};  ///< waits for credit before the first counted burst
 };
 
 }  // namespace pollcore::bench

@@ -1,7 +1,7 @@
-// A device that completes at once and moves what is sent: a send fills the oldest receive at the other end, and a write
-// the memory that it names, both in this process. What is counted on it is what the runtime does for a message.
+// A device that completes at once and moves data within this process: a send fills the oldest receive of the peer, and
+// a write fills the memory that it names. Counts on it show what the runtime does for a message.
 //
-// A software device in all else, as in instant_device.hpp. One SGE for each receive, and no immediate data.
+// It is a software device in all else, as in instant_device.hpp. Receives have one SGE; there is no immediate data.
 //
 // Thread safety: one thread.
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace pollcore::bench::moving {
 
-/// A queue without allocations once it has been as long as it gets.
+/// A queue of fixed capacity that never allocates.
 template <class T>
 class Queue {
 public:
@@ -48,7 +48,7 @@ struct End {
 
 template <class T>
 T& kept(void*& context) {
-    static std::deque<T> all;  // until the program ends
+    static std::deque<T> all;  // kept until the program ends
     if (context == nullptr) {
         context = &all.emplace_back();
     }
@@ -61,12 +61,12 @@ inline Queue<ibv_wc>& entries_of(ibv_cq& cq) {
     return kept<Queue<ibv_wc>>(cq.cq_context);
 }
 
-// Not by memcpy, whose instructions depend on the CPU.
+// Does not call memcpy(), whose number of instructions depends on the CPU.
 inline std::uint64_t copy(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) noexcept {
     std::uint64_t at = 0;
     for (; at + 8 <= bytes; at += 8) {
         __builtin_memcpy(reinterpret_cast<void*>(to + at), reinterpret_cast<const void*>(from + at), 8);
-        asm volatile("" ::: "memory");  // no loop that a compiler knows
+        asm volatile("" ::: "memory");  // keeps the compiler from making memcpy() of the loop
     }
     for (; at < bytes; ++at) {
         *reinterpret_cast<std::byte*>(to + at) = *reinterpret_cast<const std::byte*>(from + at);
@@ -126,7 +126,7 @@ inline int poll_cq(ibv_cq* cq, int n, ibv_wc* wc) {
     return taken;
 }
 
-/// Takes a software device over, on which nothing was made yet.
+/// Call on the context of a software device before anything is created on it.
 inline void make_moving(ibv_context& context) noexcept {
     context.ops.post_send = post_send;
     context.ops.post_recv = post_recv;

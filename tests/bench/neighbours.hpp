@@ -1,6 +1,6 @@
-// Two processes' sessions at one worker that is turned by hand: one that is as it should be, and its neighbour, which
-// is as busy and is so, too, or fills its ring with what is no request. What the first one pays for the second is what
-// a hostile process can do to others.
+// The sessions of two processes at one worker that is turned by hand. One process is well-behaved. Its neighbour is as
+// busy, and either well-behaved, too, or fills its ring with garbage. The extra cost for the first process is the harm
+// that a hostile process can do to others.
 //
 // Thread safety: the neighbour (Neighbour) may be another thread than the rest.
 #pragma once
@@ -59,7 +59,7 @@ public:
                 .flags = kSignaled,
                 .num_sge = 1};
     }
-    /// Slots of the neighbour's that the worker has taken.
+    /// Slots of the neighbour that the worker has taken.
     [[nodiscard]] std::uint64_t taken() { return world.ends[kOther]->worker_end->submissions().released(); }
     [[nodiscard]] bool broken() { return world.ends[kOther]->worker_end->broken(); }
 
@@ -92,7 +92,7 @@ public:
         }
     }
 
-    /// Fills its ring, and takes its completions, so that the worker has no reason to stop.
+    /// Fills its ring and takes its completions, so that the worker always finds work and room.
     void turn() {
         if (manners_ == 0) {
             Session& session = both_.world.session(Neighbours::kOther);
@@ -112,7 +112,7 @@ public:
     }
 
 private:
-    /// Its session's block, as its process has it mapped.
+    /// The block of its session, as mapped in its process.
     [[nodiscard]] std::byte* rings() const {
         return static_cast<std::byte*>(both_.world.ends[Neighbours::kOther]->block);
     }
@@ -128,7 +128,7 @@ private:
         }
         WorkRequest request = both_.write(Neighbours::kOther);
         if (manners_ == 2) {
-            // Right but for one field, so that much of it gets past the first checks.
+            // Correct except for one field, so that many requests get past the first checks.
             switch (random_() % 6) {
                 case 0: request.opcode = static_cast<Opcode>(random_() % 16); break;
                 case 1: request.num_sge = 0; break;
@@ -140,8 +140,8 @@ private:
         }
         return request;
     }
-    // Anything but the byte that says which slots are ready, and what says how long a message is: the share of a worker
-    // is by bytes, too, so who claims gigabytes has nothing of it for a long while.
+    // Flips any byte except those that say whether a slot is ready and how long a message is. A worker's quantum also
+    // counts bytes, so a session that claims gigabytes would not be served for a long while.
     void flip() {
         std::byte* const slots =
             rings() + both_.world.ends[Neighbours::kOther]->layout.submissions() + sizeof(RingHeader);
@@ -160,7 +160,7 @@ private:
     RingConsumer<Completion> completions_;
 };
 
-/// For an instruction counter: the victim's bursts, in a thread with its neighbour.
+/// For an instruction counter: the victim's bursts, in one thread with the neighbour.
 class NeighbourLoad {
 public:
     NeighbourLoad(const std::string& manners, std::uint32_t burst)
@@ -175,7 +175,7 @@ public:
             throw std::runtime_error("a burst was refused");
         }
     }
-    /// As many as it takes until the victim has all.
+    /// Steps the worker until all requests of the victim have completed.
     [[gnu::noinline]] void step() {
         const WorkerSession& victim = *both_.world.ends[Neighbours::kVictim]->worker_end;
         for (int i = 0; i < 100 && (i == 0 || victim.in_flight() != 0 || victim.submissions().ready()); ++i) {

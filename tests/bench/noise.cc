@@ -10,9 +10,9 @@
 namespace pollcore::bench {
 namespace {
 
-// Of the time that was measured; more, and medians may be of disturbed moments.
+// Shares of the measured time. Above them, medians may be from disturbed moments.
 constexpr double kStolenMax = 0.02;
-constexpr double kWaitedMax = 0.08;  // a runtime's own threads wait for half of that where two of them spin on two CPUs
+constexpr double kWaitedMax = 0.08;  // a runtime's own threads wait for half of this when two of them spin on two CPUs
 
 }  // namespace
 
@@ -20,7 +20,7 @@ NoiseWatch::NoiseWatch() : began_(read()) {}
 
 NoiseWatch::Reading NoiseWatch::read() {
     Reading reading{.when = std::chrono::steady_clock::now(), .steal_ms = perf::steal_ms()};
-    // "some avg10=0.00 avg60=0.00 avg300=0.00 total=12345", in microseconds; not every kernel counts it.
+    // "some avg10=0.00 avg60=0.00 avg300=0.00 total=12345", total in microseconds. Not every kernel has this file.
     std::ifstream file("/proc/pressure/cpu");
     for (std::string word; file >> word && word != "full";) {
         if (word.starts_with("total=")) {

@@ -1,4 +1,4 @@
-// Whether the machine was quiet enough for what was measured on it to be believed.
+// Whether the machine was quiet enough to believe the figures.
 //
 // Thread safety: one thread; restlessness() is a pure function.
 #pragma once
@@ -14,20 +14,20 @@ namespace pollcore::bench {
 class NoiseWatch {
 public:
     NoiseWatch();
-    /// What others took meanwhile; empty: nothing worth a word.
+    /// CPU time that others took since this was made; empty: too little to matter.
     [[nodiscard]] std::vector<Noise> complaints() const;
 
 private:
     struct Reading {
         std::chrono::steady_clock::time_point when;
         std::uint64_t steal_ms = 0;
-        std::uint64_t waiting_us = 0;  ///< /proc/pressure/cpu: some thread waited for a CPU
+        std::uint64_t waiting_us = 0;  ///< /proc/pressure/cpu: time during which some thread waited for a CPU
     };
     static Reading read();
     Reading began_;
 };
 
-/// Limits that were not the same all the time, at one distance: something else moved.
+/// Rows "limit" whose figures varied too much at one distance: something on the machine has changed.
 [[nodiscard]] std::vector<Noise> restlessness(const std::vector<Measured>& all);
 
 }  // namespace pollcore::bench

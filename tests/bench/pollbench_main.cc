@@ -1,4 +1,4 @@
-// pollbench: what a worker and the way through it cost, beside the limit of the machine, in one run.
+// pollbench: the cost of a worker and of the path through it, beside the limits of the machine, in one run.
 #include "goals.hpp"
 #include "program.hpp"
 

@@ -44,7 +44,7 @@ int measure_and_tell(const Program& program, int argc, char** argv) {
     setting.cpus = {cpus[0], cpus[1]};
     setting.time = std::chrono::milliseconds(time_ms);
 
-    (void)cycles_per_ns();  // measured now
+    (void)cycles_per_ns();  // calibrates the clock
     pin(setting.cpus.here);
     std::vector<Measurement> measurements;
     for (const Part& part : program.parts) {

@@ -1,4 +1,4 @@
-// A program that measures, prints tables, and writes them with goals as JSON.
+// A program that measures, prints tables, and writes tables and goals as JSON.
 //
 // Thread safety: one thread.
 #pragma once
@@ -12,7 +12,7 @@
 namespace pollcore::bench {
 
 struct Part {
-    const char* name;  ///< as of --only
+    const char* name;  ///< for --only
     std::vector<Measurement> (*make)(const Setting&);
 };
 
@@ -23,7 +23,7 @@ struct Program {
     std::vector<Goal> (*goals)(const std::vector<Measured>&);
 };
 
-/// main(). Returns the exit code.
+/// The body of main(). Returns the exit code.
 [[nodiscard]] int run(const Program& program, int argc, char** argv);
 
 }  // namespace pollcore::bench

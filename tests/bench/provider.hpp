@@ -1,5 +1,4 @@
-// A verbs device whose provider is measured: on a NIC, or on the model of an mlx5 HCA where that was loaded before this
-// program.
+// A verbs device whose provider is measured: a NIC, or the model of an mlx5 HCA if it was preloaded.
 //
 // Thread safety: values.
 #pragma once
@@ -23,7 +22,7 @@ public:
     /// `device` is a name as ibv_devices(1) prints it.
     explicit Provider(std::string device) : device_(std::move(device)), on_model_(test::Mlx5Model::is_there()) {}
 
-    /// The device that completes at once instead: what it takes is taken from what is measured on it.
+    /// The device that completes at once, in place of a provider: its cost is subtracted from the figures.
     [[nodiscard]] static Provider instant() {
         Provider provider{std::string()};
         provider.on_model_ = false;
@@ -38,15 +37,15 @@ public:
         make_instant(*device->context());
         return device;
     }
-    /// For the titles of tables.
+    /// A name for the titles of tables.
     [[nodiscard]] std::string name() const {
         return on_model_ ? "libmlx5 on a model of the HCA (without the doorbell's write-combining store and fence)"
                          : device_;
     }
     [[nodiscard]] bool on_model() const noexcept { return on_model_; }
 
-    /// Returns when the device has carried out what was posted to these queue pairs: of the model when it says so, of a
-    /// NIC after a time in which it has.
+    /// Returns when the device has carried out what was posted to these queue pairs. The model says when; for a NIC,
+    /// this waits long enough.
     void settle(std::span<ibv_qp* const> used) const {
         if (on_model_) {
             for (const ibv_qp* qp : used) {

@@ -1,5 +1,5 @@
 // What the provider's part of an operation costs, in cycles of the time stamp counter: alone, under a worker, and on
-// the threads of an application that works without one.
+// the threads of an application without pollcore.
 #include "provider_costs.hpp"
 
 #include <algorithm>
@@ -46,11 +46,11 @@ std::string qps_at_random(std::uint32_t qps) {
 }
 
 constexpr Way kWays[] = {{false, false}, {true, false}, {false, true}, {true, true}};
-/// What a worker does.
+/// The way that a worker uses.
 constexpr Way kOfWorker{true, false};
 
 std::vector<double> bare_cycles(BareLoad& load, std::uint32_t burst) {
-    constexpr int kLooks = 64;  // together: one is too short for the time stamp counter
+    constexpr int kLooks = 64;  // timed together: one is too short for the time stamp counter
     const auto cycles = timed<5>(
         burst, [&] { load.prepare(); }, [&] { load.post(); }, [&] { load.settle(); }, [&] { load.poll(); },
         [&] {
@@ -148,7 +148,7 @@ std::vector<double> own_thread_cycles(const Bare& bare) {
     return {parts[0], parts[2], parts[0] + parts[2]};
 }
 
-/// Threads that wait for each other and stay awake: who sleeps finds cold caches.
+/// A barrier that spins: a thread that sleeps would find cold caches.
 class Together {
 public:
     explicit Together(std::uint32_t threads) : threads_(threads) {}
@@ -169,8 +169,8 @@ private:
     alignas(64) std::atomic<std::uint32_t> turn_{0};
 };
 
-/// Threads on CPUs of their own that post to one queue pair and poll one CQ, by the provider's locks. What each takes
-/// is its own part.
+/// Threads on CPUs of their own that post to one queue pair and poll one CQ, under the provider's locks. Each thread
+/// posts and polls its own share.
 std::vector<double> shared_cycles(const Bare& bare, const std::vector<std::uint32_t>& cpus) {
     const auto threads = static_cast<std::uint32_t>(cpus.size());
     constexpr int kRoundsOfThreads = 600;
@@ -207,11 +207,11 @@ std::vector<double> shared_cycles(const Bare& bare, const std::vector<std::uint3
             const std::uint64_t after_poll = perf::stamp();
             if (round >= kWarmUp) {
                 posts[index].push_back((static_cast<double>(after_post - before_post) - nothing) / kBurst);
-                // Who polls while another holds the lock pays, too, so the time of all is shared by what all have
-                // found.
+                // A thread that polls while another holds the lock pays, too. So the time of all threads is divided
+                // by the completions of all threads.
                 polls[index].push_back((static_cast<double>(after_poll - before_poll) - nothing) / kBurst);
             }
-            together.wait();  // nobody looks at `left` any more
+            together.wait();  // nobody reads `left` after this
         }
     };
     std::vector<std::thread> others;
@@ -275,7 +275,7 @@ std::vector<Measurement> on_own_threads(const std::shared_ptr<const Provider>& p
     return all;
 }
 
-// The device that completes at once, under the loads that the model of costs is asked about.
+// The device that completes at once, under the loads for which the model of costs is checked.
 std::vector<Measurement> without_provider() {
     std::vector<Measurement> all;
     const auto add = [&](std::string row, const Load& load) {
@@ -338,7 +338,8 @@ std::vector<Goal> provider_goals(const std::vector<Measured>& all) {
                          ratios, tables});
     };
     const std::string way = kOfWorker.name();
-    // What begins and ends a burst overlaps otherwise in a worker, so of short ones the parts do not add up.
+    // The beginning and the end of a burst overlap differently in a worker, so the parts of a short burst do not add
+    // up.
     for (const std::uint32_t burst : {16, 32}) {
         check(bursts_of(burst), "", way + ": " + chains_of(burst));
     }

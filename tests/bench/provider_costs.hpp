@@ -1,4 +1,4 @@
-// What an operation costs with its provider: the measurements of provider-bench.
+// The cost of an operation with its provider: the measurements of provider-bench.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace pollcore::bench {
 
-/// On a verbs device, with RDMA writes to itself.
+/// Measures on a verbs device, with RDMA writes of queue pairs to themselves.
 [[nodiscard]] std::vector<Measurement> provider_costs(const std::string& device, const Cpus& cpus);
-/// Whether the worker takes what the model of costs in runtime/COSTS.md says.
+/// Whether the worker takes as many cycles as the model of costs in runtime/COSTS.md says.
 [[nodiscard]] std::vector<Goal> provider_goals(const std::vector<Measured>& all);
 
 }  // namespace pollcore::bench

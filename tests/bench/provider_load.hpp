@@ -67,7 +67,7 @@ public:
                 .rkey = region_->rkey};
     }
 
-    /// What pollcore reads of a completion, by the calls that it makes. Returns how many there were.
+    /// Polls as pollcore does, and reads as much of each completion. Returns how many there were.
     int poll(int most, ibv_wc* completions) const {
         if (!way_.extended) {
             return ibv_poll_cq(cq_.get(), most, completions);
@@ -130,13 +130,13 @@ private:
 /// How a burst is posted.
 struct Shape {
     std::uint32_t burst = kBurst;  ///< at most kBurst
-    std::uint32_t signaled = 1;    ///< one of so many
+    std::uint32_t signaled = 1;    ///< one of so many requests is signaled
     std::uint32_t inline_bytes = 0;
     std::uint32_t qps =
-        1;  ///< more than one: each request to one of these at random, and a chain for each, as a worker does
+        1;  ///< more than one: each request goes to a random one, and each gets a chain, as a worker does it
 };
 
-/// A burst by the verbs alone: requests are made before, and what is timed posts and polls.
+/// A burst by the verbs alone. The requests are made in advance; only posting and polling are timed.
 class BareLoad {
 public:
     BareLoad(std::shared_ptr<const Provider> provider, const Way& way, const Shape& shape)
@@ -154,7 +154,7 @@ public:
         }
     }
 
-    /// Which queue pairs the burst goes to.
+    /// Chooses the queue pairs of the burst.
     void prepare() {
         for (ibv_qp*& qp : used()) {
             random_ ^= random_ << 13;
@@ -189,8 +189,8 @@ public:
             }
         }
     }
-    /// As a worker does: asked for more than there is, a poll also finds that there is no more. A device that is late
-    /// is waited for, and that time is counted.
+    /// Polls as a worker does: it asks for more than there is, so the poll also finds that there is no more. Waits for
+    /// a late device, and that time is counted.
     [[gnu::noinline]] void poll() {
         const auto signaled = static_cast<int>(shape_.burst / shape_.signaled);
         int polled = bare_.poll(2 * kBurst, completions_.data());
@@ -220,7 +220,7 @@ private:
     std::array<ibv_send_wr, kBurst> requests_{};
     std::array<ibv_wc, 2 * kBurst> completions_{};
     std::array<ibv_qp*, kBurst> used_{};
-    std::array<std::uint32_t, kBurst> heads_{};  // where chains begin
+    std::array<std::uint32_t, kBurst> heads_{};  // indices of the first request of each chain
     std::uint32_t chains_ = 0;
     std::uint32_t random_ = 1;
 };

@@ -1,5 +1,5 @@
-// provider-bench: what the provider of an RDMA device takes of an operation, alone, under a worker, and on an
-// application's own threads.
+// provider-bench: the cost of an RDMA device's provider per operation, alone, under a worker, and on an application's
+// own threads.
 #include <exception>
 #include <iostream>
 
@@ -30,7 +30,7 @@ int run(int argc, char** argv) {
     app.add_option("--json", json, "Write everything to this file, too");
     CLI11_PARSE(app, argc, argv);
 
-    (void)cycles_per_ns();  // measured now
+    (void)cycles_per_ns();  // calibrates the clock
     pin(cpus[0]);
     const Cpus pair{cpus[0], cpus[1]};
     const NoiseWatch noise;

@@ -1,4 +1,4 @@
-// What the ring is to reach, as ratios of figures of the same repetition.
+// Goals for the ring, as ratios of figures of the same repetition.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -9,7 +9,7 @@
 
 namespace pollcore::bench {
 
-/// Those whose figures were measured.
+/// The goals whose figures were measured.
 [[nodiscard]] std::vector<Goal> ring_goals(const std::vector<Measured>& all);
 
 }  // namespace pollcore::bench

@@ -1,6 +1,6 @@
-// ring-bench: the ring beside other rings and what two CPUs can exchange at all. How a compiler arranges the loops
-// around a ring is a part of what such figures show, so scripts/bench builds this by several compilers and takes them
-// together.
+// ring-bench: the ring beside other rings, and beside the limit of what two CPUs can exchange. The figures also depend
+// on how a compiler arranges the loops around a ring, so scripts/bench builds this with several compilers and combines
+// the figures.
 #include "program.hpp"
 #include "ring_goals.hpp"
 

@@ -1,4 +1,4 @@
-// How many items a second go through a ring when one thread does nothing but write and another nothing but read.
+// How many items per second go through a ring when one thread only writes and another only reads.
 #include <stdexcept>
 #include <string>
 
@@ -13,7 +13,7 @@ namespace pollcore::bench {
 
 namespace {
 
-/// Millions a second.
+/// Returns millions of items per second.
 template <class Ring, std::size_t N>
 [[gnu::noinline]] double stream(const Setting& setting) {
     constexpr std::uint64_t kBetweenLooks = 4096;
@@ -35,7 +35,7 @@ template <class Ring, std::size_t N>
                     const std::size_t n = writer.template push<N>(next);
                     next += n;
                     if (n == 0) {
-                        delay_look(kBetweenLooks);  // as all that waits here: see base/look.hpp
+                        delay_look(kBetweenLooks);  // as every waiting loop in this project: see base/look.hpp
                     }
                 }
             } while (perf::stamp() < until);

@@ -1,4 +1,4 @@
-// How long a message of 64 bytes to another CPU and one of 32 bytes back take, one at a time.
+// How long a round trip takes: a message of 64 bytes to another CPU and one of 32 bytes back, one at a time.
 #include <atomic>
 #include <stdexcept>
 #include <string>
@@ -12,14 +12,14 @@
 namespace pollcore::bench {
 namespace {
 
-/// On lines that nothing else is on, and written once: what one side writes for each trip must not be where the other
-/// looks.
+/// Written only at the end, and on cache lines of its own: no line that one side writes on each trip may be a line that
+/// the other side reads.
 struct alignas(2 * kCacheLine) Ended {
     std::atomic<bool> stop{false};
     bool wrong = false;
 };
 
-/// The writer asks for the line of its next slot, if its ring offers that.
+/// Prefetches the line of the writer's next slot, if the ring offers that.
 template <class Writer>
 void ask_for_next(Writer& writer, const Waits& waits) {
     if constexpr (requires { writer.prefetch(); }) {
@@ -67,7 +67,7 @@ std::vector<double> trip(const Cpus& cpus, std::chrono::nanoseconds time, const 
                         return;
                     }
                 }
-                // What was not as it should be is sent back.
+                // A wrong item is reported back as a wrong number.
                 while (writer.template push<1>(wrong.any() ? ~i : i) == 0) {
                 }
             }

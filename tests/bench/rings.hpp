@@ -1,10 +1,10 @@
 // The rings that are compared, behind one interface:
 //
-//   push<N>(first)          writes items first, first + 1, … at once, as many of N as there is room for; returns the
-//   number finish()                by the writing thread, after the last item: everything is published pop<N>(first,
-//   wrong)    reads as many of N as there are; `wrong` sees them
+//   push<N>(first)        writes up to N items first, first + 1, … at once, as there is room; returns how many
+//   finish()              by the writing thread, after the last item: publishes everything
+//   pop<N>(first, wrong)  reads up to N items, as there are; `wrong` sees them
 //
-// Each is used as its own documentation says is fastest for a batch.
+// Each ring is used in the way that its own documentation calls fastest for a batch.
 //
 // Thread safety: push by one thread, pop by another.
 #pragma once
@@ -32,8 +32,8 @@
 
 namespace pollcore::bench {
 
-/// pollcore's own, as the runtime uses it: requests as sessions write and workers take them, completions as workers
-/// write and sessions take them.
+/// pollcore's own ring, used as in the runtime: requests as sessions write and workers take them, completions as
+/// workers write and sessions take them.
 template <std::size_t Bytes, std::uint32_t Capacity>
 class PollcoreRing {
 public:
@@ -244,7 +244,7 @@ public:
     explicit MoodycamelRing(void*) {}
     void finish() noexcept {}
 
-    // It knows no batches.
+    // This ring has no batches.
     template <std::size_t N>
     std::size_t push(std::uint64_t first) {
         std::size_t n = 0;
@@ -312,8 +312,8 @@ private:
     Queue& queue_;
 };
 
-/// Not a ring, but what no ring can beat: items are written one after the other with plain stores, and told of by an
-/// index once in 256.
+/// Not a ring, but a limit that no ring can beat: items are written in sequence with plain stores, and published by an
+/// index once in 256 items.
 template <std::size_t Bytes, std::uint32_t Capacity>
 class StreamLimit {
 public:

@@ -1,5 +1,5 @@
 // A worker, sessions and queue pairs on a device that completes at once, all turned by one thread: what an operation
-// costs where no line has to come from another CPU, and which part of it.
+// and its parts cost when no cache line has to come from another CPU.
 //
 // Thread safety: one thread.
 #pragma once
@@ -21,16 +21,16 @@ struct Load {
     std::uint32_t burst = 32;
     std::uint32_t qps = 1;
     std::uint32_t sessions = 1;       ///< used in turn, a burst each
-    std::uint32_t cqs = 1;            ///< queue pairs by turns
-    std::uint32_t idle_sessions = 0;  ///< beside those
+    std::uint32_t cqs = 1;            ///< queue pairs are assigned to them in turn
+    std::uint32_t idle_sessions = 0;  ///< in addition to `sessions`
     std::uint32_t idle_cqs = 0;
-    bool software = false;       ///< on the software device as it is, not on the one that completes at once
-    bool extended = false;       ///< its CQs are polled by ibv_start_poll: not on the device that completes at once
-    bool provider_lines = true;  ///< false: the worker does not ask for them before a burst
+    bool software = false;       ///< on the unchanged software device, not on the one that completes at once
+    bool extended = false;       ///< CQs are polled by ibv_start_poll; not on the device that completes at once
+    bool provider_lines = true;  ///< false: the worker does not prefetch the provider's lines before a burst
     bool coalesce_signals = false;
-    bool sleeps = false;  ///< the worker may: not on the device that completes at once
-    /// A verbs device instead. It completes a burst while nobody looks, so each step posts a burst and finds the one
-    /// before.
+    bool sleeps = false;  ///< the worker may sleep; not on the device that completes at once
+    /// A verbs device, in place of the others. It completes a burst between two steps, so each step posts a burst and
+    /// finds the completions of the one before.
     std::shared_ptr<const Provider> provider{};
 };
 
@@ -73,7 +73,7 @@ public:
 
     [[nodiscard]] const Load& load() const noexcept { return load_; }
 
-    /// The next burst, on queue pairs at random, of the next session. What it costs to make is nobody's.
+    /// Makes the next burst, of the next session, on random queue pairs. No figure includes this cost.
     void prepare() {
         session_ = (session_ + 1) % load_.sessions;
         used_.clear();
@@ -83,7 +83,7 @@ public:
             used_.push_back(qp.qp.get());
         }
     }
-    /// The provider's device has carried out what was posted.
+    /// Waits until the provider's device has carried out what was posted.
     void settle() const { load_.provider->settle(used_); }
     [[gnu::noinline]] void submit() {
         if (world_.session(session_).try_submit(requests_).accepted != requests_.size()) {
@@ -91,13 +91,13 @@ public:
         }
     }
     [[gnu::noinline]] void step() { (void)world_.worker.step(world_.now); }
-    /// A step of a worker that spins, when there is nothing.
+    /// A step of a spinning worker that finds nothing.
     [[gnu::noinline]] void look() {
         if (world_.worker.step(world_.now, kLooks) != 0) {
             throw std::runtime_error("there was something");
         }
     }
-    /// Falls asleep after the burst, for which each CQ is armed that has had a completion, and is woken by nothing.
+    /// Falls asleep after the burst, which arms each CQ that has had a completion, and wakes up at once.
     [[gnu::noinline]] void sleep() {
         if (!world_.worker.fall_asleep(world_.now)) {
             throw std::runtime_error("the worker does not fall asleep");
@@ -105,8 +105,8 @@ public:
         world_.worker.wake_up(world_.now);
     }
     [[gnu::noinline]] void poll() { polled_ = world_.session(session_).poll(completions_); }
-    /// Whether as many requests as are due have completed. A device that is late is waited for. No figure has what is
-    /// found meanwhile.
+    /// Throws unless all requests that are due have completed. Waits for a late device; no figure includes the
+    /// completions found meanwhile.
     void check() {
         count();
         const std::uint64_t due = tag_ - behind_;
@@ -116,7 +116,8 @@ public:
             poll();
             count();
         }
-        // Queue pairs complete in any order among each other, so while a burst is in flight it may be any part of two.
+        // Different queue pairs complete in any order, so while a burst is in flight, any part of two bursts may be
+        // done.
         const bool in_order = load_.provider == nullptr || load_.qps == 1;
         if (completed_ < due || completed_ > tag_ || failed_ ||
             (in_order && sum_ != completed_ * (completed_ - 1) / 2)) {
@@ -148,7 +149,7 @@ private:
         }
         return options;
     }
-    std::uint32_t random() noexcept {  // xorshift: which, does not matter
+    std::uint32_t random() noexcept {  // xorshift; any generator would do
         random_ ^= random_ << 13;
         random_ ^= random_ >> 17;
         random_ ^= random_ << 5;
@@ -160,20 +161,20 @@ private:
     testing::SteppedWorld world_;
     ibv_mr* region_ = nullptr;
     std::vector<testing::SteppedWorld::Qp*> qps_;
-    std::vector<ibv_qp*> used_;  // by this burst
+    std::vector<ibv_qp*> used_;  // queue pairs of this burst
     std::vector<WorkRequest> requests_;
     std::vector<Completion> completions_;
     std::uint32_t session_ = 0;
     std::uint64_t tag_ = 0;
     std::uint64_t behind_ = 0;  // requests that are polled a burst later
     std::size_t polled_ = 0;
-    std::uint64_t completed_ = 0;  // of all bursts
-    std::uint64_t sum_ = 0;        // of their tags
-    bool failed_ = false;          // one of them
+    std::uint64_t completed_ = 0;  // requests of all bursts
+    std::uint64_t sum_ = 0;        // of the tags of completed requests
+    bool failed_ = false;          // a request has failed
     std::uint32_t random_ = 1;
 };
 
-/// What a chain of writes is posted to without the runtime, and from where to where.
+/// Where a chain of writes is posted without the runtime, and its source and target memory.
 struct DirectTarget {
     ibv_qp* qp = nullptr;
     ibv_cq* cq = nullptr;
@@ -183,7 +184,7 @@ struct DirectTarget {
     std::uint32_t rkey = 2;
 };
 
-/// On the device that completes at once.
+/// A target on the device that completes at once.
 class InstantTarget {
 public:
     InstantTarget() {
@@ -202,7 +203,7 @@ private:
     ibv_qp qp_{};
 };
 
-/// On the software device, which the polling thread turns: a queue pair that is connected to itself.
+/// A queue pair that is connected to itself, on the software device, which the polling thread turns.
 class SoftwareTarget {
 public:
     SoftwareTarget() : region_(&world_.register_memory(memory_.data(), memory_.size())) {
@@ -230,7 +231,7 @@ private:
     testing::SteppedWorld::Qp* qp_ = nullptr;
 };
 
-/// A burst without the runtime: a chain of writes that is made, posted, and polled.
+/// A burst without the runtime: makes, posts and polls a chain of writes.
 class DirectLoad {
 public:
     DirectLoad(std::uint32_t burst, const DirectTarget& target)
@@ -238,7 +239,7 @@ public:
         make();
     }
 
-    /// What an application knows of each request, as the verbs want it.
+    /// Fills the verbs' records with what an application knows of each request.
     [[gnu::noinline]] void make() {
         for (std::size_t i = 0; i < requests_.size(); ++i) {
             sges_[i] = {.addr = target_.addr + 64 * i, .length = 8, .lkey = target_.lkey};

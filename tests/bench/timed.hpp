@@ -1,4 +1,4 @@
-// Cycles of the time stamp counter that parts of a round take.
+// How many cycles of the time stamp counter the parts of a round take.
 //
 // Thread safety: one thread.
 #pragma once
@@ -16,8 +16,8 @@
 
 namespace pollcore::bench {
 
-/// The mean of the middle half. A time stamp counter may move by 26 at once, so a median of single steps would be one
-/// of its ticks.
+/// The mean of the middle half. A time stamp counter may advance in steps of 26, so a median would be a multiple of
+/// that.
 [[nodiscard]] inline double middle(std::vector<double> values) {
     std::sort(values.begin(), values.end());
     const auto begin = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 4);
@@ -25,7 +25,7 @@ namespace pollcore::bench {
     return std::accumulate(begin, end, 0.0) / static_cast<double>(end - begin);
 }
 
-/// What two stamps with nothing between them show.
+/// The difference of two stamps with nothing between them.
 [[nodiscard]] inline double stamp_cost() {
     std::vector<double> costs;
     for (int i = 0; i < 1000; ++i) {
@@ -37,7 +37,7 @@ namespace pollcore::bench {
 
 inline constexpr std::size_t kRounds = 2000;
 
-/// Cycles per operation that each part takes, of many bursts.
+/// Cycles per operation that each part takes, over many bursts.
 template <std::size_t N, class... Parts>
 [[nodiscard]] std::array<double, N> timed(std::uint32_t burst, Parts... parts) {
     static_assert(sizeof...(parts) == N);

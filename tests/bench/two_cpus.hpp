@@ -29,7 +29,8 @@ inline void pin(std::uint32_t cpu) {
     }
 }
 
-/// A thread that begins on its CPU: one that is moved there first waits for this one, which would count as noise.
+/// A thread that starts on its CPU. A thread that is moved there later would first wait for the calling thread, and
+/// this wait would count as noise.
 template <class Run>
 class ThreadOn {
 public:
@@ -63,15 +64,15 @@ private:
     pthread_t thread_{};
 };
 
-/// `here` on the calling thread, `there` on another; `here` begins when the other runs. Each has its own copy of what
-/// it captures: where both looked at one stack for that, what one of them keeps there would be moved to the other and
-/// back all the time.
+/// Runs `here` on the calling thread and `there` on another; `here` begins when the other thread runs. Each has its own
+/// copy of its captures: if both read them from one stack, the lines with one side's local variables would move between
+/// the CPUs all the time.
 template <class Here, class There>
 void run_pair(const Cpus& cpus, Here here, There captured) {
     std::atomic<bool> runs{false};
     const ThreadOn other(cpus.there, [&] {
         There there = captured;
-        // Release, with the acquire below: what is measured begins afterwards.
+        // Release, paired with the acquire below: the measurement begins afterwards.
         runs.store(true, std::memory_order_release);
         there();
     });

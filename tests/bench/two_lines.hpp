@@ -1,4 +1,4 @@
-// A word to another CPU and a word back: a ring's order and nothing else of it, so what no ring can beat.
+// A word to another CPU and a word back. It has the memory order of a ring and nothing else, so no ring can beat it.
 //
 // Thread safety: two_lines() by one thread at a time.
 #pragma once
@@ -24,23 +24,23 @@
 
 namespace pollcore::bench {
 
-/// Each by a line of its own, and not neighbours either: some prefetchers fetch lines in pairs.
+/// Two words on lines that are not even neighbours: some prefetchers fetch lines in pairs.
 struct Words {
     alignas(2 * kCacheLine) std::atomic<std::uint64_t> ping{0};
     alignas(2 * kCacheLine) std::atomic<std::uint64_t> pong{0};
 };
-/// Both in one line.
+/// Two words on one line.
 struct SharedWords {
     alignas(2 * kCacheLine) std::atomic<std::uint64_t> ping{0};
     std::atomic<std::uint64_t> pong{0};
 };
 
-/// How one waits for a line that the other is to write: see base/look.hpp.
+/// How a side waits for a line that the other side writes: see base/look.hpp.
 struct Waits {
     bool settles =
-        false;  ///< what this side has stored is seen before it looks, and the line that it writes next is asked for
+        false;  ///< waits until its own stores are visible before it looks, and prefetches the line that it writes next
     std::uint32_t before = 0;   ///< cycles before the first look
-    std::uint32_t between = 0;  ///< and between two
+    std::uint32_t between = 0;  ///< cycles between two looks
 
     void begin() const noexcept {
         if (settles) {
@@ -58,11 +58,11 @@ struct Waits {
 };
 /// Both sides look as fast as they can.
 inline constexpr Waits kNoWaits{};
-/// Of these one is the best between near CPUs and one between far ones, and others where a machine differs.
+/// One of these is best between near CPUs and another between far CPUs; which ones depends on the machine.
 inline constexpr std::array kAllWaits{
     kNoWaits, Waits{true, 0, 20}, Waits{true, 30, 20}, Waits{true, 60, 20}, Waits{true, 130, 50}, Waits{true, 200, 50}};
 
-/// `trip(time, waits)` by each of them, and what the best gave.
+/// Calls `trip(time, waits)` with each of kAllWaits and returns the best figures.
 template <class Trip>
 [[nodiscard]] std::vector<double> with_best_waits(std::chrono::nanoseconds time, Trip trip) {
     std::vector<double> best;
@@ -77,8 +77,8 @@ template <class Trip>
 
 /// Median and 99th percentile, in nanoseconds.
 [[nodiscard]] inline std::vector<double> trip_figures(std::vector<std::uint64_t> trips) {
-    // Clocks of some processors advance in steps of 10 ns: so the typical trip is that of groups, one after the other,
-    // of which only the ends are rounded.
+    // The clocks of some processors advance in steps of 10 ns. So the typical trip is computed from groups of
+    // consecutive trips: only the two ends of a group are rounded.
     constexpr std::size_t kGroup = 16;
     std::vector<std::uint64_t> groups;
     for (std::size_t at = 0; at + kGroup <= trips.size(); at += kGroup) {
@@ -89,7 +89,7 @@ template <class Trip>
             perf::summarize(std::move(trips), 1 / cycles_per_ns()).p99};
 }
 
-/// The cycles of each trip. `trip(i)` is one there and back.
+/// The cycles of each trip. `trip(i)` is one round trip.
 template <class Trip>
 [[nodiscard]] std::vector<std::uint64_t> timed_trips(std::chrono::nanoseconds time, Trip trip) {
     constexpr std::uint64_t kWarmUp = 1000;
@@ -111,9 +111,9 @@ template <class Trip>
     return trips;
 }
 
-/// How far two lines are from two CPUs depends on where they are, and may differ by a fifth: so it is many pairs, by
-/// turns. `kTurn` trips with one pair after the other find it in each side's first cache; a ring, whose slots follow
-/// each other, never does, so what no ring can beat is a turn of 1. Returns trip_figures().
+/// The cost of a line between two CPUs depends on its address and may differ by a fifth, so many pairs are used in
+/// turn. `kTurn` consecutive trips use one pair and find it in each side's first cache. A ring never does, because its
+/// slots follow each other: the limit for a ring is a turn of 1. Returns trip_figures().
 template <class Pair, std::uint64_t kPairs, std::uint64_t kTurn>
 [[nodiscard]] std::vector<double> two_lines(const Cpus& cpus, std::chrono::nanoseconds time, const Waits& waits) {
     constexpr std::uint64_t kStop = ~std::uint64_t{0};
@@ -157,7 +157,7 @@ template <class Pair, std::uint64_t kPairs, std::uint64_t kTurn>
     return trip_figures(std::move(trips));
 }
 
-/// What no ring beats: other lines each time, and the best way to wait.
+/// The limit for any ring: other lines on each trip, and the best way to wait.
 [[nodiscard]] inline std::vector<double> best_two_lines(const Cpus& cpus, std::chrono::nanoseconds time) {
     return with_best_waits(time, [&cpus](std::chrono::nanoseconds part, const Waits& waits) {
         return two_lines<Words, 1024, 1>(cpus, part, waits);

@@ -29,7 +29,7 @@ Measurement row(std::string name, const Load& load) {
             }};
 }
 
-/// What each way to poll takes where both are there: for the table in device/poll_choice.hpp.
+/// The cost of each way to poll on a device that has both, for the table in device/poll_choice.hpp.
 Measurement way_to_poll(std::uint32_t burst, bool extended) {
     return {.table = "cycles on one CPU by the verbs that poll, on the software device, its part included",
             .row = "bursts of " + std::to_string(burst) + (extended ? ", ibv_start_poll" : ", ibv_poll_cq"),
@@ -39,7 +39,7 @@ Measurement way_to_poll(std::uint32_t burst, bool extended) {
                     made = std::make_shared<SteppedLoad>(Load{.burst = burst, .software = true, .extended = extended});
                 }
                 SteppedLoad& load = *made;
-                constexpr int kLooks = 64;  // together: one is too short for the time stamp counter
+                constexpr int kLooks = 64;  // timed together: one is too short for the time stamp counter
                 const auto parts = timed<6>(
                     burst, [&] { load.prepare(); }, [&] { load.submit(); }, [&] { load.step(); },
                     [&] {
@@ -123,7 +123,7 @@ std::vector<Measurement> application_costs() {
     return all;
 }
 
-/// What the CPU counts of a burst of 32, where it lets us.
+/// What the CPU's counters show for a burst of 32, where they are available.
 std::vector<double> counted(SteppedLoad& load, const HardwareCounters& counters) {
     using Reading = HardwareCounters::Reading;
     const auto part = [&](Reading& sum, auto what) {

@@ -13,7 +13,7 @@ class Conservation : public Conformance, public ::testing::WithParamInterface<un
 protected:
     Conservation() : random(GetParam()) { Exercised::get().ignore(); }
 
-    // Sends may meet no receive: then the pair ends in an error, which is one of the failures wanted here.
+    // Sends may find no receive. The pair then ends in an error, which is one of the failures wanted here.
     static constexpr PathAttributes kPath{.timeout = 12, .retry_count = 1, .rnr_retry = 1, .min_rnr_timer = 1};
 
     WorkRequest random_request(std::uint64_t tag) {
@@ -59,7 +59,7 @@ protected:
                 const auto found = outstanding.find(some[i].tag);
                 ASSERT_NE(found, outstanding.end()) << "tag " << some[i].tag << " completed twice, or never submitted";
                 ASSERT_EQ(found->second.qp, some[i].qp);
-                // A success without a signal makes no completion.
+                // An unsignaled request that succeeds has no completion.
                 if (some[i].ok() && !is_recv(found->second.opcode)) {
                     ASSERT_TRUE(found->second.flags & kSignaled);
                 }
@@ -98,7 +98,7 @@ TEST_P(Conservation, HoldsThroughRandomMixesWithFailures) {
             take_completions();
             expect_conserved();
         }
-        // With work in flight, in whatever state.
+        // Work may be in flight, and the state may be any.
         (random() % 2 == 0 ? a : b).close();
         expect_conserved();
         a.close();

@@ -1,4 +1,4 @@
-// Datagrams: what stands where, who sent it, which way back, and what is lost without a word.
+// Datagrams: the layout of the receive's buffer, the sender, the way back, and datagrams that are lost silently.
 #include <array>
 #include <set>
 
@@ -32,7 +32,8 @@ protected:
         return request;
     }
     std::vector<WideCompletion> await_wide(std::size_t n) { return Conformance::await_wide(wide, n); }
-    /// Sessions have no order among each other, and a datagram that finds no receive is lost.
+    /// Sessions are not ordered with each other, and a datagram that finds no receive is lost. Hence wait until the
+    /// receives are posted.
     void await_receives_posted(std::uint64_t n) {
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
         while (runtime.worker_counters(0).receives.value() < n) {
@@ -40,7 +41,8 @@ protected:
             test::give_way();
         }
     }
-    /// Lost datagrams leave no trace, so what is expected to be lost is followed by one that is not: they keep order.
+    /// Lost datagrams leave no trace. A datagram that must arrive follows those that must be lost; datagrams keep their
+    /// order.
     void expect_only_the_last_arrives(std::uint64_t receive_tag, std::uint32_t length) {
         submit(datagram(900, length));
         const auto received = of(await(2), b.handle(), true);
@@ -76,8 +78,8 @@ TEST_F(Datagrams, ArriveBehindAGrh) {
         EXPECT_EQ(std::memcmp(local.data(), remote.data() + kGrhBytes, length), 0) << length << " bytes";
         EXPECT_EQ(remote.data()[kGrhBytes + length],
                   static_cast<std::byte>((kGrhBytes + length) * 31 + ((kGrhBytes + length) >> 8) + 9));
-        // Both ends of the way are this port. RoCE v2 over IPv4 has the IPv4 header, in the second half of the place
-        // (annex A17).
+        // Source and destination are this port. RoCE v2 over IPv4 puts the IPv4 header into the second half of the
+        // GRH's place (annex A17).
         const auto gid = b.info().gid;
         constexpr std::array<std::uint8_t, 12> kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
         if (TestDevice::get().verbs && std::memcmp(gid.data(), kMapped.data(), kMapped.size()) == 0) {
@@ -196,7 +198,8 @@ TEST_F(Datagrams, ToAQueuePairThatIsNotThereAreLost) {
 TEST_F(Datagrams, ThatMeetNoReceiveAreLost) {
     submit(datagram(2, 64));
     EXPECT_EQ(await_one().status, Status::success);
-    // It has left, and nothing tells when it got there: it has while a few later ones made their way to another.
+    // The datagram has left, but nothing tells when it arrives. It has arrived once a few later ones have reached
+    // another queue pair.
     const QueuePair c = runtime.create_queue_pair(ud(session));
     for (int i = 0; i < 20; ++i) {
         WorkRequest other = recv(1, 256);
@@ -291,7 +294,7 @@ TEST_F(Datagrams, AHandleGoesOnlyWhenNoSendNamesIt) {
                 test::give_way();
             }
         }
-        // All of them were sent by a handle that lived.
+        // Each was sent while its address handle existed.
         for (const Completion& completion : await(submitted)) {
             EXPECT_EQ(completion.status, Status::success);
         }
@@ -328,7 +331,7 @@ TEST_F(Datagrams, ASessionOfWideCompletionsServesConnectionsToo) {
     QueuePairOptions options = shape();
     options.shares[0].session = &wide;
     connect_pair(options, {});
-    for (std::uint64_t round = 0; round < 3000; ++round) {  // the ring goes round
+    for (std::uint64_t round = 0; round < 3000; ++round) {  // more than one round of the ring
         submit(wide, recv(2 * round, 64));
         submit(wide, send(2 * round + 1, 16));
         for (const WideCompletion& completion : await_wide(2)) {
@@ -338,7 +341,7 @@ TEST_F(Datagrams, ASessionOfWideCompletionsServesConnectionsToo) {
             ASSERT_EQ(completion.payload_offset(), 0u);
         }
     }
-    // Either form of poll serves either session.
+    // A session with wide completions can be polled in either form.
     submit(wide, rdma(Opcode::rdma_write, 7, 8));
     EXPECT_EQ(await(wide, 1).at(0).tag, 7u);
     EXPECT_EQ(wide.figures().in_flight(), 0u);

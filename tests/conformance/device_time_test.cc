@@ -1,4 +1,5 @@
-// The device's time stamps in the completions of sessions that ask for them. On a device without, that is refused.
+// The device's time stamps in the completions of sessions that ask for them. A device without time stamps refuses such
+// sessions' queue pairs.
 #include <chrono>
 #include <cstring>
 #include <map>
@@ -11,7 +12,7 @@ namespace {
 
 const SessionOptions kWithTimes{.pool_buffers = 64, .wide_completions = true, .device_time = true};
 
-/// Whatever the suite runs with: a worker that sleeps has no write rings.
+/// Overrides the idle policy of the suite's run, since a worker that sleeps has no write rings.
 Config for_rings() {
     Config config = test_config();
     for (WorkerConfig& worker : config.workers) {
@@ -39,7 +40,8 @@ protected:
             EXPECT_EQ(refused.code().value(), error) << refused.what();
         }
     }
-    /// True: it has none, which every queue pair of the session is told. There is nothing more to test.
+    /// True: the device has no time stamps, and creating a queue pair with the session fails with that error. Nothing
+    /// else can be tested then.
     bool has_none() {
         if (device.completion_timestamp_mask != 0) {
             return false;
@@ -62,7 +64,8 @@ protected:
         a.connect(info_b, path);
         b.connect(info_a, path);
     }
-    /// Each queue's are in order. On the software device all are between two readings of the host's clock.
+    /// The times of each queue are in order. On the software device they all lie between two readings of the host's
+    /// clock.
     void expect_times(const std::vector<WideCompletion>& completions) {
         for (const WideCompletion& completion : completions) {
             EXPECT_EQ(completion.status, Status::success);
@@ -107,7 +110,7 @@ TEST_P(DeviceTime, StandsInTheCompletionsOfBothQueuesAndNeverGoesBack) {
         WorkRequest with = send(6 * round + 1, 24);
         with.opcode = Opcode::send_with_imm;
         submit(timed, with);
-        submit(timed, rdma(Opcode::rdma_write, 6 * round + 2, 8, 0));  // completes by another's
+        submit(timed, rdma(Opcode::rdma_write, 6 * round + 2, 8, 0));  // covered by a later completion
         submit(timed, rdma(Opcode::rdma_write, 6 * round + 3, 8));
         submit(timed, rdma(Opcode::rdma_read, 6 * round + 4, 16));
         submit(timed, rdma(Opcode::atomic_fetch_and_add, 6 * round + 5, 8));
@@ -168,7 +171,7 @@ TEST_P(DeviceTime, IsZeroOfWhatFailed) {
             if (one.empty()) {
                 break;
             }
-            if (one[0].from_recv_queue()) {  // the peer's receive, which is flushed there
+            if (one[0].from_recv_queue()) {  // the peer's receive, flushed
                 EXPECT_EQ(one[0].device_time, 0u);
                 EXPECT_FALSE(one[0].ok());
             } else {
@@ -185,7 +188,7 @@ TEST_P(DeviceTime, IsZeroOfWhatFailed) {
     for (std::size_t i = 1; i < 4; ++i) {
         EXPECT_EQ(sent[i].device_time, 0u) << sent[i].tag;
     }
-    // What comes after a reset has times again.
+    // Completions after a reset have times again.
     EXPECT_TRUE(a.reset());
     EXPECT_TRUE(b.reset());
     WideCompletion left;
@@ -252,7 +255,8 @@ TEST_P(DeviceTime, StandsBesideWhereADatagramCameFrom) {
     }
 }
 
-// The device completes only what the runtime does for these: a write for the one, a write and a read for the other.
+// For these messages the device completes only the runtime's own requests: a write at the sender, a write and a read at
+// the receiver.
 TEST_P(DeviceTime, IsZeroOfWhatCameByRendezvousAtBothEnds) {
     if (has_none()) {
         return;
@@ -289,7 +293,7 @@ TEST_P(DeviceTime, IsZeroOfWhatCameByRendezvousAtBothEnds) {
     }
 }
 
-// The counters of a daemon know the CQs of other tests, too.
+// A daemon's counters include the CQs of other tests.
 TEST_P(DeviceTime, InThisProcessHasCqsOfItsOwnThatGoWithItsQueuePairs) {
     if (has_none()) {
         return;
@@ -322,7 +326,7 @@ protected:
     DeviceTimeOfRings() : DeviceTime(for_rings()) {}
 };
 
-// A worker finds them by looking at memory. What the sender's device completes is a write.
+// The worker finds these messages by looking at memory. At the sender the device completes a write.
 TEST_P(DeviceTimeOfRings, IsZeroOfWhatCameByAWriteRingAndThereForItsSender) {
     if (has_none()) {
         return;

@@ -1,5 +1,5 @@
-// What a test of this suite did on the device, as far as the device then did it: noted while the test runs, put into
-// the report of the run (--gtest_output) when it passed. scripts/supported makes the table of what works from that.
+// Notes what a test of this suite did on the device, if the device carried it out. When the test passes, the notes go
+// into the report of the run (--gtest_output). scripts/supported makes the table of what works from the reports.
 //
 // Thread safety: the test's thread.
 #pragma once
@@ -24,11 +24,11 @@ public:
         return all;
     }
 
-    /// A test begins.
+    /// Begins a test.
     void begin() { *this = Exercised(); }
-    /// What it meets is up to chance, and says nothing about what works.
+    /// Drops the test's notes: chance decides what it does, so they say nothing about what works.
     void ignore() { ignored_ = true; }
-    /// It ends: into the report, unless it failed.
+    /// Ends a test: writes its notes into the report, unless it failed.
     void end() const {
         if (ignored_ || items_.empty() || ::testing::Test::HasFailure()) {
             return;
@@ -40,7 +40,7 @@ public:
         ::testing::Test::RecordProperty("exercised", text);
     }
 
-    /// `group` is a row of the table. What is named here is for the test to have seen happen.
+    /// `group` is a row of the table. The test itself must have seen `item` work.
     void note(std::string_view group, std::string_view item) {
         items_.insert(std::string(group) + ": " + std::string(item));
     }
@@ -103,7 +103,7 @@ private:
             note(group, item);
         }
     }
-    // Numbers before names give the order of the verbs; the table leaves them out.
+    // Numbers before names give the order of the verbs; the table leaves the numbers out.
     static std::string two_digits(unsigned number) { return (number < 10 ? "0" : "") + std::to_string(number); }
     static std::string opcode_name(Opcode opcode) {
         constexpr std::string_view kNames[] = {
@@ -129,7 +129,7 @@ private:
     std::map<std::tuple<QpHandle, bool, std::uint64_t>, Request> requests_;
 };
 
-/// A session whose test notes what goes through it.
+/// A session that notes its requests and completions for the test.
 class TestSession : public Session {
 public:
     TestSession() = default;

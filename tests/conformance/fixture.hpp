@@ -43,14 +43,14 @@ inline void PrintTo(Refusal refusal, std::ostream* out) {
 namespace testing {
 
 struct TestDevice {
-    /// Whose habits the expectations know. Of others the specification's are expected.
+    /// Providers whose deviations the expectations know. Any other is expected to follow the specification.
     enum class Provider { soft, rxe, mlx5, other };
 
     bool verbs = false;
     Provider provider = Provider::soft;
-    DeviceConfig::Profile profile = DeviceConfig::Profile::standard;  // soft
+    DeviceConfig::Profile profile = DeviceConfig::Profile::standard;  // if soft
     std::string verbs_name;
-    std::string address;  // verbs: of the device's port
+    std::string address;  // if verbs: an address of the device's port
     PollVerbs poll = PollVerbs::extended;
 
     static const TestDevice& get() {
@@ -98,7 +98,7 @@ private:
             if (name != ibv_get_device_name(devices[i])) {
                 continue;
             }
-            // Only the kernel's Soft-RoCE says which network interface it stands on.
+            // Only the kernel's Soft-RoCE names its network interface here.
             const bool rxe = std::filesystem::exists(std::filesystem::path(devices[i]->ibdev_path) / "parent");
             found = rxe ? Provider::rxe : mlx5dv_is_supported(devices[i]) ? Provider::mlx5 : Provider::other;
         }
@@ -138,7 +138,7 @@ inline Config test_config(std::uint32_t workers = 1) {
 class Conformance : public ::testing::Test {
 protected:
     static constexpr std::size_t kBytes = 64 * 1024;
-    // In the guest everything is emulated and shared, so a generous limit; it only bounds a hang.
+    // A generous limit, since in the guest everything is emulated and shared. It only bounds a hang.
     static constexpr std::chrono::seconds kPatience{120};
 
     explicit Conformance(const Config& config = test_config())
@@ -166,14 +166,14 @@ protected:
         options.remote_access = RemoteAccess::all();
         return options;
     }
-    /// What peers may reach is what flow control needs, and nothing else.
+    /// Opens only as much to the peer as flow control needs.
     [[nodiscard]] QueuePairOptions shape(FlowControl flow) {
         QueuePairOptions options = shape();
         options.remote_access = {};
         options.flow = flow;
         return options;
     }
-    /// Two QPs on the one device, connected by exchanged information.
+    /// Connects two QPs on the one device by exchanged information.
     void connect_pair() { connect_pair(shape(), PathAttributes{}); }
     void connect_pair(const QueuePairOptions& options, const PathAttributes& path) {
         a = runtime.create_queue_pair(options);
@@ -194,7 +194,7 @@ protected:
     [[nodiscard]] Sge remote_sge(std::uint32_t length, std::size_t at = 0) const {
         return {remote.addr() + at, length, remote.lkey()};
     }
-    /// One-sided, from `local` to `remote`, on QP a.
+    /// A one-sided request on QP a, between `local` and `remote`.
     [[nodiscard]] WorkRequest rdma(Opcode opcode, std::uint64_t tag, std::uint32_t length,
                                    std::uint8_t flags = kSignaled) const {
         return {.tag = tag,
@@ -223,7 +223,7 @@ protected:
         Exercised::get().submitted(request, request.num_sge, false);
     }
     void submit(const WorkRequest& request) { submit(session, request); }
-    /// Seen by the worker all at once: none is refused because one before it has failed already.
+    /// The worker sees all of them at once, so none is refused because an earlier one has failed already.
     void submit(std::initializer_list<WorkRequest> requests) { submit(std::span(requests.begin(), requests.size())); }
     void submit(std::span<const WorkRequest> requests) {
         ASSERT_EQ(session.try_submit(requests).accepted, requests.size());
@@ -232,7 +232,7 @@ protected:
         }
     }
 
-    /// Polls until `n` completions are there; fewer when the patience ends, with a failure that says so.
+    /// Polls until `n` completions have come. When the patience ends first, the test fails and the result is shorter.
     std::vector<Completion> await(std::size_t n) { return await(session, n); }
     std::vector<Completion> await(Session& from, std::size_t n) {
         std::vector<Completion> all;
@@ -255,7 +255,7 @@ protected:
         }
         return all;
     }
-    /// The same of a session with wide completions.
+    /// Like await(), for a session with wide completions.
     static std::vector<WideCompletion> await_wide(Session& from, std::size_t n) {
         std::vector<WideCompletion> all;
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
@@ -272,7 +272,7 @@ protected:
         }
         return all;
     }
-    /// Until `done()` is true; a failure when the patience ends.
+    /// Waits until `done()` is true; fails when the patience ends.
     template <class Done>
     static void until(Done done) {
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
@@ -285,7 +285,7 @@ protected:
         const std::vector<Completion> all = await(1);
         return all.empty() ? Completion{} : all.front();
     }
-    /// The first event of this type; others are passed over. Nothing when none came within the time.
+    /// Returns the first event of this type and skips others; nullopt if none comes in time.
     std::optional<Event> await_event(EventType type, std::chrono::milliseconds patience = kPatience) {
         const auto deadline = std::chrono::steady_clock::now() + patience;
         while (std::chrono::steady_clock::now() < deadline) {
@@ -306,7 +306,7 @@ protected:
         EXPECT_EQ(counters.async_events.value(), by_type);
         EXPECT_EQ(counters.async_events.value(), counters.async_events_acknowledged.value());
     }
-    /// The completions of one queue, in the order they came.
+    /// The completions of one queue, in order of arrival.
     static std::vector<Completion> of(const std::vector<Completion>& all, QpHandle qp, bool recv) {
         std::vector<Completion> some;
         for (const Completion& completion : all) {
@@ -316,7 +316,7 @@ protected:
         }
         return some;
     }
-    /// What the specification says, or, on Soft-RoCE, what that does instead. libmlx5 keeps to the specification here.
+    /// Soft-RoCE's value on Soft-RoCE, else the specification's, which libmlx5 follows here.
     template <class Value>
     static Value expected(Value specification, Value rxe) {
         return expected(specification, rxe, specification);

@@ -1,4 +1,4 @@
-// Memory: whose it is, and when it may go.
+// Memory: who owns it, and when it may go.
 #include <cstdlib>
 #include <functional>
 #include <string>
@@ -10,7 +10,7 @@ namespace {
 
 class MemoryRegions : public Conformance {
 protected:
-    /// Memory that the program registers itself: of its heap, or, attached, a part of what it has allocated.
+    /// Memory that the program registers itself: from its heap, or, if attached, part of what it has allocated.
     [[nodiscard]] std::span<std::byte> own_memory(std::size_t bytes) {
         if (attached_tests()) {
             return remote.bytes().subspan(1000, bytes);
@@ -103,7 +103,7 @@ TEST_F(MemoryRegions, HaveAtLeastOneByte) {
 
 TEST_F(MemoryRegions, OfAnAttachedProgramAreOfMemoryThatTheDaemonCanMap) {
     if (!attached_tests()) {
-        return;  // said by the attached run of this suite
+        return;  // the attached run of this suite tests it
     }
     std::vector<std::byte> mine(4096);
     try {
@@ -130,7 +130,7 @@ TEST_F(MemoryRegions, HaveTheAddressThatTheProgramChooses) {
         submit(request);
         EXPECT_EQ(await_one().status, Status::success);
         EXPECT_EQ(std::memcmp(pages + 2 * kPage - 100, local.data(), 100), 0);
-        // And as the lkey's address.
+        // The address also works with the lkey.
         request = rdma(Opcode::rdma_write, 2, 0);
         request.sge = {iova + 2 * kPage - 100, 100, region.lkey()};
         submit(request);
@@ -150,7 +150,7 @@ TEST_F(MemoryRegions, HaveTheAddressThatTheProgramChooses) {
 TEST_F(MemoryRegions, MayHaveRelaxedOrdering) {
     connect_pair();
     Access access = Access::all();
-    access.relaxed_ordering = true;  // a device that has none goes on as it is
+    access.relaxed_ordering = true;  // a device without it ignores this
     MemoryRegion region = runtime.allocate(kBytes, access);
     WorkRequest request = rdma(Opcode::rdma_write, 1, kBytes);
     request.remote_addr = region.addr();
@@ -198,7 +198,7 @@ TEST_F(MemoryRegions, AndQueuePairsForbidWhatTheyWereNotGivenTheRightTo) {
     }
 }
 
-// Who registers memory says what may be done with it.
+// Access has no default: the caller must state it.
 template <class C>
 concept RegistersWithoutAccess = requires(C& context, void* data) {
     context.allocate(64);
@@ -211,7 +211,7 @@ concept RegistersWithoutAccess = requires(C& context, void* data) {
 };
 static_assert(!RegistersWithoutAccess<Context>);
 
-// What an application did not open is closed, and flow control opens no more than it needs.
+// Memory is closed to peers unless the application opens it, and flow control opens no more than it needs.
 TEST_F(MemoryRegions, AreOutOfReachUnlessTheQueuePairSaysSo) {
     const auto refuses = [&](FlowControl flow, Opcode opcode) {
         SCOPED_TRACE(flow_control_name(flow));

@@ -1,4 +1,4 @@
-// Messages that know their number and their sum, from one session to another, at the reader's pace.
+// Messages that carry their number and a checksum, from one session to another, at the reader's pace.
 #pragma once
 
 #include <cstring>
@@ -30,7 +30,7 @@ protected:
         }
         return sum;
     }
-    /// A message: its number, the sum of the rest, and bytes.
+    /// Writes a message: its number, the sum of its payload, and the payload.
     void write_message(std::span<std::byte> to, std::uint64_t number) {
         for (std::size_t i = 16; i < to.size(); ++i) {
             to[i] = static_cast<std::byte>(number * 7 + i);
@@ -48,7 +48,7 @@ protected:
         ASSERT_EQ(there, number);
         ASSERT_EQ(sum, sum_of(message.subspan(16)));
     }
-    /// In whichever of the pools it is.
+    /// Finds the message in the pool that holds it.
     [[nodiscard]] static std::span<const std::byte> message_in(std::initializer_list<const ReceivePool*> pools,
                                                                const Completion& completion) {
         for (const ReceivePool* pool : pools) {
@@ -58,8 +58,8 @@ protected:
         }
         return {};
     }
-    /// From queue pair a to the pools of the reader, which may pause by chance, and gives back what it has read in
-    /// another order. 32 times the longest fit into `local`.
+    /// Sends messages from queue pair a to the pools of the reader, which may pause at random, and releases the
+    /// messages in another order. `local` must have room for 32 times the longest.
     void stream(std::initializer_list<const ReceivePool*> pools, std::uint32_t longest, std::uint64_t messages,
                 bool pauses) {
         std::mt19937 random(11);
@@ -81,7 +81,7 @@ protected:
                 write_message(local.bytes().subspan(at, length), sent);
                 WorkRequest request = send(sent, length);
                 request.sge = local_sge(length, at);
-                request.rkey = local.rkey();  // where it is read by rendezvous
+                request.rkey = local.rkey();  // for rendezvous
                 ASSERT_EQ(session.try_submit(request), Refusal::none);
                 ++sent;
             }

@@ -1,4 +1,4 @@
-// By which verbs CQs are polled: the way that the configuration asks for, with the same outcome.
+// CQs are polled by the verbs that the configuration asks for, with the same outcome either way.
 #include <mutex>
 #include <set>
 
@@ -27,8 +27,8 @@ std::size_t cqs_plainly_polled() {
     return plainly_polled.size();
 }
 
-/// From now on it is noted which CQs of the runtime's device ibv_poll_cq is called on. Before there is a CQ that a
-/// worker could be polling.
+/// Records from now on which CQs of the runtime's device are polled by ibv_poll_cq. To be called before there is a CQ
+/// that a worker could be polling.
 void note_polls(TestRuntime& runtime) {
     ibv_context_ops& ops = runtime.device().context()->ops;
     own_poll_cq = ops.poll_cq;
@@ -41,7 +41,7 @@ protected:
     static Config config() {
         Config with = test_config();
         with.workers[0].poll = GetParam();
-        with.workers[0].complete_burst = 3;  // so that bursts end in the middle of what is there
+        with.workers[0].complete_burst = 3;  // so that bursts end with completions left in the CQ
         return with;
     }
     PollingInThisProcess() : Conformance(config()) { note_polls(runtime); }
@@ -66,7 +66,7 @@ TEST_P(PollingInThisProcess, IsByTheVerbsThatWereAskedForAndBringsTheSame) {
         submit(with);
         submit(rdma(Opcode::rdma_write, 4 * round + 2, 8, 0));
         submit(rdma(Opcode::rdma_read, 4 * round + 3, 16));
-        if (round % 8 == 7) {  // many at once, in more than one burst
+        if (round % 8 == 7) {  // many at once, more than one burst holds
             const auto completions = await(8 * 3);
             const auto sent = of(completions, a.handle(), false);
             const auto received = of(completions, b.handle(), true);
@@ -144,7 +144,7 @@ TEST_P(PollingInThisProcess, OfASessionWithTimeStampsIsByTheExtendedVerbsAlways)
     EXPECT_EQ(test::occurrences(log.text(), "worker w0 polls its completion queues on "), 1u) << log.text();
 }
 
-// Nobody promises that both ways may be mixed on one CQ, only that each may be used on a device.
+// No provider promises that both ways may be mixed on one CQ, only that each may be used on a device.
 class TwoWaysToPollInThisProcess : public Conformance {
 protected:
     static Config config() {

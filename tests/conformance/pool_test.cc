@@ -1,4 +1,4 @@
-// Receive pools: the worker keeps receive queues filled, and the application gives buffers back.
+// Receive pools: the worker keeps receive queues filled, and the application releases buffers.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -15,7 +15,7 @@ class ReceivePools : public Conformance {
 protected:
     static constexpr std::uint32_t kBuffers = 64;
     static constexpr std::uint32_t kBuffer = 1000;
-    // Waits for a receive for ever, and asks often.
+    // A send waits for a receive for ever, and retries often.
     static constexpr PathAttributes kPatient{.rnr_retry = 7, .min_rnr_timer = 1};
 
     ReceivePools()
@@ -41,7 +41,7 @@ protected:
         a.connect(info_b, path);
         b.connect(info_a, path);
     }
-    /// The message is `length` bytes from `at` on of `local`, which are there to compare with.
+    /// Sends `length` bytes of `local` from `at` on. They stay there for comparison.
     void say(std::uint64_t tag, std::uint32_t length, std::size_t at = 0) {
         WorkRequest request = send(tag, length);
         request.sge = local_sge(length, at);
@@ -99,7 +99,7 @@ TEST_F(ReceivePools, DeliverInOrderWhateverTheOrderOfReleases) {
     std::uint64_t heard = 0;
     std::size_t done = 0;
     while (heard < 2000) {
-        // By both: the sender's completions may come long after the messages (a sleeping worker, a lazy
+        // Bounded by both counts: the sender's completions may come long after the messages (a sleeping worker, a late
         // acknowledgement).
         if (sent < 2000 && sent - std::min<std::uint64_t>(heard, done) < 40) {
             std::memcpy(local.data() + sent % 64 * 8, &sent, sizeof(sent));
@@ -176,7 +176,7 @@ TEST_F(ReceivePools, TakeDatagrams) {
     receiver.qkey = 0x1234;
     b = runtime.create_queue_pair(receiver);
     AddressHandle to_b = runtime.create_address_handle(b.info());
-    // Lost if it finds no receive, so not before they are there.
+    // A datagram that finds no receive is lost, so wait for the receives.
     until([&] { return pool.counters().posted.value() != 0; });
     for (std::uint64_t i = 0; i < 40; ++i) {
         WorkRequest request = send(i, 200);
@@ -202,7 +202,7 @@ TEST_F(ReceivePools, ForgottenBuffersStopTheirQueuePairAndNoOther) {
     QueuePair from = std::move(a);
     QueuePair to = std::move(b);
     connect_to(small);
-    // More than the share: the rest waits for the receiver, and may for ever.
+    // These are more messages than the share holds. The rest waits for the receiver, possibly for ever.
     for (std::uint64_t i = 0; i < 20; ++i) {
         WorkRequest request = send(1000 + i, 8);
         request.qp = from.handle();
@@ -223,7 +223,7 @@ TEST_F(ReceivePools, ForgottenBuffersStopTheirQueuePairAndNoOther) {
         EXPECT_EQ(buffer.qp, to.handle());
         EXPECT_GE(buffer.later, 100u);
     }
-    // They are remembered.
+    // The forgotten completions are released after all, and the other messages arrive.
     std::size_t heard = 0;
     for (std::vector<WideCompletion> held = forgotten; heard < 12;) {
         for (const WideCompletion& completion : held) {
@@ -312,7 +312,7 @@ TEST_F(ReceivePools, OutliveTheirSessionForWhatWasNotPolled) {
     pool.close();
 }
 
-// Their completions still stand in the ring, where a new pool's would find no room.
+// Messages of the closed pool still occupy the completion ring, which therefore has no room for a new pool.
 TEST_F(ReceivePools, KeepTheirPlaceInTheRingUntilTheirMessagesArePolled) {
     for (int round = 0; round < 3; ++round) {
         connect_to(pooled(16, 32));
@@ -324,12 +324,12 @@ TEST_F(ReceivePools, KeepTheirPlaceInTheRingUntilTheirMessagesArePolled) {
         a.close();
         pool.close();
         EXPECT_THROW((void)make_pool(kBuffers), Error);
-        std::vector<WideCompletion> left = hear(11);  // and the end
-        reader.close();                               // which makes known what was taken; any request would
+        std::vector<WideCompletion> left = hear(11);  // 10 messages and the final completion
+        reader.close();                               // reports what was polled, as any request would
         reader = runtime.open_session({.pool_buffers = kBuffers, .wide_completions = true});
         pool = make_pool(kBuffers);
     }
-    // The same without a new session.
+    // Any request reports what was polled, without a new session.
     connect_to(pooled(16, 32));
     say(1, 16);
     EXPECT_EQ(await(1).size(), 1u);
@@ -337,7 +337,7 @@ TEST_F(ReceivePools, KeepTheirPlaceInTheRingUntilTheirMessagesArePolled) {
     pool.close();
     EXPECT_THROW((void)make_pool(kBuffers), Error);
     for (const WideCompletion& completion : hear(2)) {
-        release(completion);  // of a pool that is closed: nothing is done, but what was polled is known
+        release(completion);  // its pool is closed: only reports what was polled
     }
     pool = make_pool(kBuffers);
 }
@@ -399,8 +399,8 @@ TEST_F(ReceivePools, SayWhatTheyHaveNoRoomFor) {
     b = runtime.create_queue_pair(pooled(16, 60));
     b.close();
     pool.close();
-    refuses(EINVAL, "is closed", [&] { return runtime.create_queue_pair(pooled()); });
-    for (const WideCompletion& end : hear(2)) {  // of the two queue pairs
+    refuses(EINVAL, "is not open: closed", [&] { return runtime.create_queue_pair(pooled()); });
+    for (const WideCompletion& end : hear(2)) {  // one for each queue pair
         EXPECT_EQ(end.status, Status::qp_closed);
         release(end);
     }

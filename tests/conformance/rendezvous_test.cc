@@ -107,7 +107,7 @@ TEST_F(Rendezvous, RefusesWhatThePeerCannotRead) {
     EXPECT_EQ(session.try_submit(request), Refusal::message_too_long);
 }
 
-// A connection without reads, as its two ends have agreed on: nobody is sent on a way that leads nowhere.
+// If the two ends agree on a connection without reads, rendezvous is not offered.
 TEST_F(Rendezvous, IsNotAgreedWhereNothingCanBeRead) {
     for (const bool at_reader : {true, false}) {
         a = runtime.create_queue_pair(sending());
@@ -125,7 +125,7 @@ TEST_F(Rendezvous, IsNotAgreedWhereNothingCanBeRead) {
         EXPECT_EQ(reader.release(hear()), Refusal::none);
         EXPECT_TRUE(a.close());
         EXPECT_TRUE(b.close());
-        EXPECT_EQ(reader.release(hear()), Refusal::none);  // the end
+        EXPECT_EQ(reader.release(hear()), Refusal::none);  // the final completion
     }
 }
 
@@ -149,7 +149,7 @@ TEST_F(Rendezvous, NeedsCreditsAndAPoolForLongerMessages) {
     EXPECT_THROW(longs.close(), Error) << "it is in use";
 }
 
-// An end that goes while messages are announced, or wait for a buffer.
+// One end resets while messages are announced, or wait for a buffer.
 TEST_F(Rendezvous, EndsWithItsConnectionAndTheNextOneBegins) {
     a = runtime.create_queue_pair(sending());
     b = runtime.create_queue_pair(receiving());
@@ -163,7 +163,7 @@ TEST_F(Rendezvous, EndsWithItsConnectionAndTheNextOneBegins) {
         }
         std::vector<Completion> held;
         for (int i = 0; i < life % 5; ++i) {
-            held.push_back(hear());  // with four of them there is no buffer for the next
+            held.push_back(hear());  // four of them leave no buffer for the next message
         }
         EXPECT_TRUE(life % 2 == 0 ? a.reset() : b.reset());
         EXPECT_TRUE(life % 2 == 0 ? b.reset() : a.reset());
@@ -189,7 +189,7 @@ TEST_F(Rendezvous, EndsWithItsConnectionAndTheNextOneBegins) {
     EXPECT_EQ(runtime.worker_counters(0).flow_faults.value(), 0u);
 }
 
-// While the peer may read it, it stays.
+// A region stays as long as the peer may read it.
 TEST_F(Rendezvous, KeepsTheRegionThatItReadsFrom) {
     connect_new();
     MemoryRegion region = runtime.allocate(kLong, Access::all());

@@ -17,7 +17,7 @@ protected:
         b.connect(info_a, path);
     }
 
-    /// Both ways, so that both receive queues and both send queues have worked.
+    /// Exercises both directions, so that both receive queues and both send queues have worked.
     void expect_traffic(std::uint64_t tag) {
         fill(local, static_cast<unsigned>(tag));
         submit(recv(tag, 64));
@@ -58,7 +58,7 @@ TEST_F(Reset, FromErrorLeadsToANewConnection) {
     Exercised::get().note("queue pairs", "reset");
 }
 
-// Behind a failure what is unsignaled counts as lost. That ends with the life in which it failed.
+// An unsignaled request behind a failure counts as lost. The failure must not outlast the life in which it happened.
 TEST_F(Reset, AFailureBeforeItIsNotHeldAgainstWhatComesAfterIt) {
     connect_pair();
     break_connection();
@@ -83,7 +83,7 @@ TEST_F(Reset, FromReadyAndFromInitLeadsToANewConnection) {
     connect_pair();
     EXPECT_TRUE(a.reset());
     EXPECT_TRUE(b.reset());
-    submit(recv(7, 64));  // in INIT; the next reset ends it
+    submit(recv(7, 64));  // posted in INIT; the next reset flushes it
     EXPECT_TRUE(b.reset());
     const Completion ended = await_one();
     EXPECT_EQ(ended.tag, 7u);
@@ -94,7 +94,7 @@ TEST_F(Reset, FromReadyAndFromInitLeadsToANewConnection) {
 
 TEST_F(Reset, WithWorkInFlightCompletesAllOfItInOrder) {
     connect_pair(shape(), {.timeout = 14, .retry_count = 6, .rnr_retry = 7, .min_rnr_timer = 20});
-    // Sends without a receive wait on A; receives wait on B, behind A's back on another QP.
+    // Sends without a receive wait on A, and so do receives that no message uses.
     for (std::uint64_t tag = 0; tag < 60; ++tag) {
         const bool signal = tag % 3 == 0;
         submit(send(tag, 16, signal ? std::uint8_t{kSignaled} : std::uint8_t{0}));
@@ -143,11 +143,12 @@ TEST_F(Reset, AStaleHandleIsRefused) {
 
 TEST_F(Reset, WhatIsNotTakenUntilThenCompletesToo) {
     connect_pair();
-    // Another thread submits without pause while this one resets: what it got in under the old handle completes.
+    // Another thread submits without pause while this one resets. Every request accepted under the old handle
+    // completes.
     std::atomic<bool> stop{false};
     std::set<std::uint64_t> outstanding;
     std::uint64_t wrong = 0;
-    const WorkRequest pattern = rdma(Opcode::rdma_write, 0, 8);  // with the handle that the reset changes
+    const WorkRequest pattern = rdma(Opcode::rdma_write, 0, 8);  // has the handle of the life before the reset
     std::thread submitting([&] {
         Session moved = std::move(session);
         Completion some[32];
@@ -257,7 +258,7 @@ TEST_F(Reset, AConnectionByAddressIsEndedAndMadeAgain) {
         accepted.get();
         expect_traffic(100 * life);
         EXPECT_TRUE(a.reset());
-        // The peer learns of it as of any end of a connection.
+        // The peer sees the end of the connection.
         until([&] { return b.disconnected(); });
         EXPECT_FALSE(a.disconnected()) << "a new life";
         EXPECT_TRUE(b.reset());
@@ -324,7 +325,7 @@ TEST_F(Reset, OfADatagramQueuePairIsReadyAgain) {
     EXPECT_EQ(session.state(a.handle()), QpState::ready) << "there is no peer to wait for";
     EXPECT_EQ(session.try_submit(old), Refusal::stale_handle);
     EXPECT_EQ(b.info().qp_num, number);
-    expect_datagram(10);  // with the address handle of before
+    expect_datagram(10);  // with the address handle from before the reset
 
     WorkRequest bad = datagram(20);
     bad.sge.lkey ^= 0xabcd00;

@@ -1,4 +1,4 @@
-// Receiver not ready: retries per queue pair, what follows when they are used up, and the counts of it.
+// Receiver not ready: retries per queue pair, the error when they are used up, and the counters.
 #include "fixture.hpp"
 #include "give_way.hpp"
 
@@ -14,7 +14,7 @@ protected:
         request.qp = qp.handle();
         return request;
     }
-    /// The kernel looks its counters up once in a while only.
+    /// Waits, since the kernel updates its counters only now and then.
     RnrCounts device_counts_from(std::uint64_t received) {
         RnrCounts counts;
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
@@ -37,7 +37,7 @@ TEST_F(ReceiverNotReady, EachQueuePairHasItsOwnRetries) {
         const RnrCounts after = device_counts_from(before.received + naks);
         EXPECT_EQ(after.received - before.received, naks);
         EXPECT_EQ(after.sent - before.sent, naks);
-        // Verbs have no count per queue pair.
+        // The verbs have no counter per queue pair.
         ASSERT_EQ(a.rnr_counts().has_value(), !TestDevice::get().verbs);
         if (a.rnr_counts()) {
             EXPECT_EQ(a.rnr_counts(), (RnrCounts{.received = naks, .sent = 0}));

@@ -6,8 +6,8 @@
 namespace pollcore::testing {
 namespace {
 
-// Few enough work requests each, so that all fit on one CQ of the test's configuration, which a worker fills before it
-// opens another.
+// The queues are so short that all fit on one CQ of the test's configuration. A worker fills a CQ before it opens
+// another.
 class Routing : public Conformance, public ::testing::WithParamInterface<bool> {
 protected:
     static constexpr std::size_t kPairs = 20;
@@ -25,7 +25,7 @@ protected:
             to.push_back(std::move(b));
         }
     }
-    // Tags say which queue pair, which queue and which turn.
+    // A tag names the queue pair, the queue and the turn.
     static std::uint64_t tag(std::size_t pair, bool receive, std::uint64_t turn) {
         return pair << 32 | std::uint64_t{receive} << 31 | turn;
     }
@@ -74,7 +74,7 @@ TEST_P(Routing, ClosingSomeLeavesTheOthersOnTheirCqAlone) {
     expect_in_order(await(2 * kPairs));
     for (std::size_t i = 0; i < kPairs; ++i) {
         submit_both(i, 1);
-        if (i % 2 == 0) {  // with work in flight on both queues, or completed and not polled
+        if (i % 2 == 0) {  // work is in flight on both queues, or completed and not polled
             EXPECT_TRUE(to[i].close());
             EXPECT_TRUE(from[i].close());
         }

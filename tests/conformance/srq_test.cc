@@ -14,7 +14,7 @@ namespace {
 class SharedReceives : public Conformance {
 protected:
     static constexpr std::uint32_t kBuffer = 1024;
-    // Waits for a receive for ever, and asks often.
+    // A send waits for a receive for ever, and retries often.
     static constexpr PathAttributes kPatient{.rnr_retry = 7, .min_rnr_timer = 1};
 
     [[nodiscard]] SharedReceiveQueue make_srq(std::uint32_t depth = 32) {
@@ -42,7 +42,7 @@ protected:
         }
     }
 
-    /// Into the place of `remote` that the tag names.
+    /// A receive into the place of `remote` that the tag selects.
     [[nodiscard]] WorkRequest receive(std::uint64_t tag, std::uint32_t length = kBuffer) const {
         return {.tag = tag,
                 .sge = remote_sge(length, tag % (kBytes / kBuffer) * kBuffer),
@@ -59,7 +59,7 @@ protected:
                 .flags = kSignaled,
                 .num_sge = 1};
     }
-    /// The first of the two that comes of it, whichever queue it belongs to.
+    /// Returns the send's completion and then the receive's, whichever came first.
     std::pair<Completion, Completion> await_message() {
         const auto both = await(2);
         if (both.size() < 2) {
@@ -109,7 +109,7 @@ TEST_F(SharedReceives, AreTakenByWhicheverQueuePairGetsAMessage) {
         tags.insert(completion.tag);
         EXPECT_EQ(completion.opcode, CompletionOpcode::recv);
         EXPECT_EQ(completion.srq, srq.handle());
-        // The message itself says who sent it.
+        // The first byte of the message names its sender.
         const auto pair = static_cast<std::size_t>(remote.data()[completion.tag * kBuffer]);
         ASSERT_LT(pair, to.size());
         EXPECT_EQ(completion.qp, to[pair].handle());
@@ -238,7 +238,7 @@ TEST_F(SharedReceives, RaiseTheirLimitOnce) {
     for (std::uint64_t tag = 0; tag < 6; ++tag) {
         submit(receive(tag));
     }
-    // Each goes through after the receives were posted, so there are six.
+    // A message that goes through shows that all six receives were posted before it.
     expect_message_goes_through(0, 0);
     const std::uint64_t events = runtime.control_counters().async_events.value();
     srq.arm_limit(4);
@@ -260,7 +260,7 @@ TEST_F(SharedReceives, RaiseTheirLimitOnce) {
     EXPECT_THROW(srq.arm_limit(33), Error);
 }
 
-// Each CQ is looked at in every step of the worker, whoever it serves.
+// Every step of the worker polls each CQ, so few are wanted.
 TEST_F(SharedReceives, NearlyAsDeepAsACompletionQueueHaveFewOfThese) {
     const auto queue_pairs = [&] { return runtime.control_counters().queue_pairs.value(); };
     srq = make_srq(1000);  // test_config's CQs have 1024 entries
@@ -270,7 +270,7 @@ TEST_F(SharedReceives, NearlyAsDeepAsACompletionQueueHaveFewOfThese) {
     for (int i = 0; i < 32; ++i) {
         all.push_back(runtime.create_queue_pair(receiver));
     }
-    // The control thread counts from time to time: when it has seen the second, it has been through with the first.
+    // The control thread counts CQs now and then. Once it has counted the second change it has finished with the first.
     until([&] { return queue_pairs() == 32; });
     EXPECT_TRUE(all.back().close());
     until([&] { return queue_pairs() == 31; });
@@ -336,7 +336,8 @@ TEST_F(SharedReceives, CompleteOnSeparateCqsToo) {
     expect_message_goes_through(1, 10);
 }
 
-// 40 queue pairs with 65 sends each, and room for the whole queue on each of their CQs: they need several.
+// 40 queue pairs with 65 sends each, and each of their CQs must have room for the whole shared queue: they need several
+// CQs.
 TEST_F(SharedReceives, AreSharedAcrossAsManyCqsAsTheirQueuePairsNeed) {
     srq.close();
     srq = make_srq(256);
@@ -457,7 +458,7 @@ TEST_F(SharedReceives, EndWithTheirSession) {
     EXPECT_EQ(figures.accepted, 6u);
     EXPECT_EQ(await(figures.in_flight()).size(), 6u);
     EXPECT_EQ(in_flight(), 0u);
-    srq.close();  // nothing is left to do
+    srq.close();  // it is closed already, so this does nothing
 }
 
 TEST_F(SharedReceives, EndWithTheRuntimeWhateverGoesFirst) {
@@ -466,14 +467,14 @@ TEST_F(SharedReceives, EndWithTheRuntimeWhateverGoesFirst) {
         submit(receive(tag));
     }
     submit(message(1, 9, 64));
-    { const SharedReceiveQueue dropped = std::move(srq); }  // in use: it stays until its session ends
+    { const SharedReceiveQueue dropped = std::move(srq); }  // in use, so it stays until its session ends
     EXPECT_TRUE(runtime.stop());
     EXPECT_EQ(await(6).size(), 6u);
     EXPECT_EQ(in_flight(), 0u);
     EXPECT_THROW((void)make_srq(), Error);
 }
 
-// A message of many packets is under way when its receiver closes: the receive that it had taken completes too.
+// A message of many packets is in flight when its receiver closes. The receive that it has taken completes too.
 TEST_F(SharedReceives, ThatWereTakenWhenTheirQueuePairClosesComplete) {
     for (int round = 0; round < 10; ++round) {
         add_pairs(1);
@@ -509,12 +510,12 @@ TEST_F(SharedReceives, ThatWereTakenWhenTheirQueuePairClosesComplete) {
 
 class SharedConservation : public SharedReceives, public ::testing::WithParamInterface<unsigned> {};
 
-// I1 with failures: too short receives, missing ones, queue pairs that close and new ones that come.
+// I1 with failures: receives that are too short or missing, queue pairs that close and new ones that come.
 TEST_P(SharedConservation, HoldsThroughRandomMixesWithFailures) {
     Exercised::get().ignore();
     static constexpr PathAttributes kHasty{.timeout = 12, .retry_count = 1, .rnr_retry = 1, .min_rnr_timer = 1};
     std::mt19937 random(GetParam());
-    std::map<std::uint64_t, bool> outstanding;  // is it a receive?
+    std::map<std::uint64_t, bool> outstanding;  // whether it is a receive
     std::uint64_t next_tag = 0;
     const auto take = [&] {
         Completion some[16];

@@ -1,5 +1,5 @@
-// Everything may be closed in any order, from any state, with work in flight: no queue pair is cut short, and what was
-// accepted is accounted for on every session that can still be asked.
+// Everything may be closed in any order, from any state, with work in flight. No queue pair is cut short, and all
+// accepted work is accounted for on every session that still exists.
 #include <algorithm>
 #include <functional>
 #include <future>
@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// What takes so long is cut short, and counted. A close that waits for anything else shows here as a hang.
+// A drain that takes this long is cut short and counted. A close that waits for anything else shows as a hang.
 constexpr auto kDrainTimeout = 2000ms;
 constexpr auto kPatience = 120s;
 
@@ -43,7 +43,7 @@ std::string listen_address() {
     return TestDevice::get().verbs ? TestDevice::get().address + ":0" : "teardown";
 }
 
-/// A session, and what its thread knows of its work.
+/// A session and the expected state of its work.
 struct Client {
     explicit Client(Runtime& runtime) : session(runtime.open_session()) {}
 
@@ -68,14 +68,14 @@ struct Client {
             }
         }
     }
-    /// I1, at any time.
+    /// Checks I1 at any time.
     void expect_conserved() {
         const SessionFigures figures = session.figures();
         ASSERT_EQ(figures.accepted, accepted);
         ASSERT_EQ(figures.completed, completed);
         ASSERT_GE(figures.accepted, figures.completed + figures.retired);
     }
-    /// Once nothing can be in flight any more.
+    /// Checks the accounts once nothing can be in flight.
     void expect_all_accounted() {
         poll();
         const SessionFigures figures = session.figures();
@@ -137,7 +137,7 @@ public:
         }
         EXPECT_EQ(runtime.control_counters().cut_short.value(), 0u);
     }
-    /// Work of either session on either QP, as much as there is room for.
+    /// Submits work of either session on either QP, as far as there is room.
     void load(int requests) {
         for (int i = 0; i < requests; ++i) {
             Client& client = random() % 2 == 0 ? *near : *far;
@@ -150,7 +150,7 @@ public:
         EXPECT_NO_THROW(from.deregister());
         EXPECT_NO_THROW(to.deregister());
     }
-    /// The objects themselves, in any order too; some may be closed, some not.
+    /// Destroys the objects in any order; some may be closed already.
     void destroy_in_any_order() {
         std::vector<std::function<void()>> ends{[this] { a = QueuePair(); },       [this] { b = QueuePair(); },
                                                 [this] { near.reset(); },          [this] { far.reset(); },
@@ -172,7 +172,7 @@ private:
         return runtime.create_queue_pair(options);
     }
     void bring_to(From state) {
-        // Sends may meet no receive, and peers may vanish: then they fail soon.
+        // Sends may find no receive and peers may vanish. With these limits they fail soon.
         static constexpr PathAttributes kPath{.timeout = 10, .retry_count = 1, .rnr_retry = 1, .min_rnr_timer = 1};
         switch (state) {
             case From::init: return;
@@ -231,7 +231,7 @@ private:
                 .flags = is_recv(opcode) || random() % 3 == 0 ? std::uint8_t{0} : std::uint8_t{kSignaled},
                 .num_sge = 1};
     }
-    // Refused while work in flight names it; then it goes with the rest.
+    // The region cannot be deregistered while work in flight names it. It then goes with the rest.
     void deregister(MemoryRegion& region) {
         try {
             region.deregister();
@@ -256,7 +256,7 @@ private:
 
 class Teardown : public ::testing::TestWithParam<From> {
 protected:
-    // In the guest each step takes its time.
+    // Fewer rounds in the guest, where each step is slow.
     static int rounds(int here, int in_the_guest) { return TestDevice::get().is_rxe() ? in_the_guest : here; }
 
     static std::vector<std::size_t> order(std::mt19937& random, std::size_t parts) {
@@ -285,7 +285,7 @@ TEST_P(Teardown, OfAllPartsInAnyOrderWhileTheRuntimeGoesOn) {
         SCOPED_TRACE("round " + std::to_string(round) + ", order " + print(parts));
         for (const std::size_t part : parts) {
             scene.close(part);
-            scene.load(3);  // the others are used on, as far as they go
+            scene.load(3);  // the parts that are still open are used on
         }
         scene.expect_end();
         if (HasFatalFailure()) {
@@ -336,7 +336,7 @@ TEST_P(Teardown, OfTheObjectsThemselvesBeforeOrAfterTheRuntime) {
 INSTANTIATE_TEST_SUITE_P(From, Teardown, ::testing::ValuesIn(kFroms),
                          [](const auto& from) { return std::string(name_of(from.param)); });
 
-// ---- While somebody waits for a connection ----
+// ---- During a connection attempt ----
 
 class TeardownWhileConnecting : public ::testing::TestWithParam<int> {};
 
@@ -353,16 +353,16 @@ TEST_P(TeardownWhileConnecting, EndsTheWaitAndNothingHangs) {
         }
         return std::errc{};
     });
-    // The peer has heard of it and does not answer.
+    // The peer has received the request and does not answer.
     std::optional<ConnectionRequest> request = listener.next_request(kPatience);
     ASSERT_TRUE(request.has_value());
     switch (GetParam()) {
-        case 0: client.session.close(); break;  // takes its queue pairs along
+        case 0: client.session.close(); break;  // closes its queue pairs, too
         case 1: EXPECT_TRUE(runtime.stop()); break;
         case 2: request.reset(); break;  // rejects
         default: FAIL();
     }
-    EXPECT_EQ(outcome.wait_for(kPatience), std::future_status::ready) << "only its own time ends it";
+    EXPECT_EQ(outcome.wait_for(kPatience), std::future_status::ready) << "only its own time limit ends the wait";
     EXPECT_EQ(outcome.get(), GetParam() == 2 ? std::errc::connection_refused : std::errc::operation_canceled);
 }
 
@@ -370,7 +370,7 @@ INSTANTIATE_TEST_SUITE_P(By, TeardownWhileConnecting, ::testing::Values(0, 1, 2)
     return std::string(by.param == 0 ? "Session" : by.param == 1 ? "Runtime" : "Peer");
 });
 
-// ---- A device that completes nothing any more; tests/faults/silent_device_test.cc says when that is noticed ----
+// ---- A device that no longer completes anything; tests/faults/silent_device_test.cc tests when that is noticed ----
 
 int poll_nothing(ibv_cq*, int, ibv_wc*) {
     return 0;
@@ -381,12 +381,12 @@ protected:
     static constexpr auto kLimit = 300ms;
     static Config config() {
         Config with = test_config();
-        with.workers[0].poll = PollVerbs::plain;  // whose verb can be taken away on any device
+        with.workers[0].poll = PollVerbs::plain;  // its verb can be replaced on any device
         with.drain_timeout = kLimit;
         return with;
     }
     SilentDeviceInThisProcess() : Conformance(config()) {
-        runtime.device().context()->ops.poll_cq = poll_nothing;  // there is no CQ yet that the worker polls
+        runtime.device().context()->ops.poll_cq = poll_nothing;  // the worker polls no CQ yet
         connect_pair();
         for (std::uint64_t tag = 0; tag < 10; ++tag) {
             submit(recv(tag, 64));
@@ -396,12 +396,12 @@ protected:
         }
         await_posted(5);
     }
-    /// The runtime flushes by itself what the worker has not posted.
+    /// Waits until the worker has posted all, since the runtime flushes by itself what is not posted.
     void await_posted(std::uint64_t sends) {
         const WorkerCounters& counters = runtime.worker_counters(0);
         until([&] { return counters.receives.value() >= 10 && counters.sends.value() >= sends; });
     }
-    /// The runtime flushes a queue pair that has only receives before the limit; with a send it does not.
+    /// A queue pair with receives only is flushed by the runtime before the limit. One with a send is not.
     void send_from_b() {
         WorkRequest request = rdma(Opcode::rdma_write, 15, 8);
         request.qp = b.handle();
@@ -423,7 +423,7 @@ TEST_F(SilentDeviceInThisProcess, HasItsQueuePairsCutShortAtTheLimitAndItIsRepor
     EXPECT_EQ(runtime.control_counters().cut_short.value(), 1u);
     EXPECT_EQ(runtime.worker_counters(0).cut_short.value(), 5u) << "unsignaled ones too: nobody knows how they ended";
     expect_completed_by_runtime(5);
-    // Receives alone are flushed by the runtime before the limit: providers may leave them so (H1).
+    // Receives alone are flushed by the runtime before the limit, since providers may leave them so (H1).
     EXPECT_TRUE(b.close());
     expect_completed_by_runtime(10, Status::wr_flush_err);
     EXPECT_EQ(runtime.control_counters().cut_short.value(), 1u);
@@ -449,7 +449,7 @@ TEST_F(SilentDeviceInThisProcess, DoesNotHoldUpTheRuntimesEnd) {
     EXPECT_EQ(session.figures().in_flight(), 0u);
 }
 
-// A worker with many queue pairs asks for their memory, and their provider's, before it needs it. Some go meanwhile.
+// A worker with many queue pairs prefetches their memory, and their provider's. Some queue pairs go meanwhile.
 class QueuePairsAmongMany : public Conformance {};
 
 TEST_F(QueuePairsAmongMany, ComeAndGoWhileTheOthersWork) {

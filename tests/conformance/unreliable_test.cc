@@ -1,4 +1,4 @@
-// Unreliable connections: which opcodes they have, and what is lost without a word.
+// Unreliable connections: which opcodes they have, and which messages are lost silently.
 #include <atomic>
 #include <thread>
 
@@ -17,8 +17,8 @@ protected:
         options.type = QpType::uc;
         return options;
     }
-    /// Returns when the peer has dealt with all that QP a sent so far: it does so in order, so a last word that
-    /// stands in its memory comes after everything else. Completions say nothing about that on UC.
+    /// Returns when the peer has handled all that QP a has sent so far. It handles messages in order, so a final word
+    /// in its memory comes after everything else. On UC, completions say nothing about arrival.
     void await_arrival() {
         auto* word = reinterpret_cast<std::uint64_t*>(local.data() + kBytes - 16);
         auto* there = reinterpret_cast<std::uint64_t*>(remote.data() + kBytes - 8);
@@ -28,7 +28,7 @@ protected:
         request.remote_addr = remote.addr() + kBytes - 8;
         submit(request);
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
-        // Acquire: what the device wrote before is read after.
+        // Acquire: reads of the device's earlier writes come after this.
         while (std::atomic_ref(*there).load(std::memory_order_acquire) != mark_) {
             ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the last write did not arrive";
             test::give_way();
@@ -109,7 +109,7 @@ TEST_F(Unreliable, AWriteThatIsNotPermittedIsDroppedAndNobodyIsTold) {
     submit(request);
     EXPECT_EQ(await_one().status, Status::success);
     request = rdma(Opcode::rdma_write, 2, 100);
-    request.remote_addr = remote.addr() + kBytes - 50;  // beyond the end
+    request.remote_addr = remote.addr() + kBytes - 50;  // past the end
     submit(request);
     EXPECT_EQ(await_one().status, Status::success);
     await_arrival();
@@ -127,7 +127,7 @@ TEST_F(Unreliable, AQueuePairThatForbidsWritesDropsThem) {
     EXPECT_EQ(await_one().status, Status::success);
     submit(recv(2, 64, 8192));
     submit(send(3, 10));
-    EXPECT_EQ(await(2).size(), 2u);  // the write came before
+    EXPECT_EQ(await(2).size(), 2u);  // the write arrived before the message
     EXPECT_EQ(remote.data()[0], std::byte{9});
     expect_well();
 }
@@ -202,7 +202,7 @@ TEST_F(Unreliable, BothEndsMustBeOfOneType) {
     EXPECT_EQ(session.state(a.handle()), QpState::init);
 }
 
-// By address they connect where names do it; rdma_cm has reliable connections only and says so.
+// Connecting by address works where names are used. rdma_cm has reliable connections only, and its error says so.
 TEST_F(Unreliable, ConnectByNameAndAreRefusedByRdmaCm) {
     a = runtime.create_queue_pair(uc());
     b = runtime.create_queue_pair(uc());

@@ -1,4 +1,4 @@
-// Workers and applications that sleep until something wakes them: nothing else does, so nobody looks from time to time.
+// Workers and applications that sleep until an event wakes them: no thread looks from time to time.
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How often a thread of this process has given its CPU away by its own doing.
+// The number of voluntary context switches of a thread of this process.
 std::uint64_t times_given_away(int thread) {
     std::ifstream status("/proc/self/task/" + std::to_string(thread) + "/status");
     std::uint64_t times = 0;
@@ -59,10 +59,10 @@ protected:
     }
     [[nodiscard]] std::uint64_t sleeps(std::size_t worker) { return runtime.worker_counters(worker).sleeps.value(); }
     [[nodiscard]] bool asleep(std::size_t worker) { return runtime.worker_counters(worker).asleep.value() != 0; }
-    // And nothing that was brought to it before is left to wake it.
+    // Waits until the worker sleeps and no earlier event is left that could wake it.
     void await_asleep(std::size_t worker) {
         if (HasFatalFailure()) {
-            return;  // one that never sleeps was waited for already
+            return;  // an earlier wait has failed: this worker never sleeps
         }
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
         std::uint64_t before = 0;
@@ -84,10 +84,10 @@ protected:
             idle.push_back(runtime.create_queue_pair(options));
         }
     }
-    // Its bell may have been rung long before its thread runs. Once it has answered a command, it has heard it.
+    // A bell may ring long before the worker's thread runs. A worker that has answered a command has heard its bell.
     void await_heard(const char* worker) { runtime.open_session({.worker = worker}).close(); }
-    // A stretch in which whatever is to happen would have happened.
-    static constexpr auto kStretch = 500ms;  // for who would do something from time to time
+    // Long enough for anything that is due to happen.
+    static constexpr auto kStretch = 500ms;  // for something that happens from time to time
     static void pass_time() { std::this_thread::sleep_for(TestDevice::get().is_rxe() ? 300ms : 50ms); }
 
     TestSession near{runtime.open_session({.worker = "w0"})};
@@ -151,7 +151,8 @@ TEST_F(Waiting, AnApplicationSleepsUntilACompletionComes) {
 
     constexpr std::uint64_t kMessages = 20;
     std::atomic<std::uint64_t> asked{0};
-    // The session is this thread's alone. Not by submit(), which notes what was exercised for the other.
+    // The session belongs to this thread alone. The thread must not use submit(), which takes notes for the main
+    // thread.
     std::thread sender([&] {
         Session& own = near;
         for (std::uint64_t tag = 1; tag <= kMessages; ++tag) {
@@ -252,7 +253,7 @@ TEST_F(Waiting, AnIdleWorkerWithManyQueuePairsTakesNoStep) {
     }
 }
 
-// Not even the kernel's part of its thread has something to do, such as a timer that ends its sleep.
+// Even the kernel has no work for the worker's thread, such as a timer that ends its sleep.
 TEST_F(Waiting, AnIdleWorkersThreadIsNotWokenInThisProcess) {
     add_idle_queue_pairs(100);
     await_asleep();
@@ -267,7 +268,7 @@ TEST_F(Waiting, AnIdleWorkersThreadIsNotWokenInThisProcess) {
     EXPECT_GT(switches(0), before[0]) << "else this test sees nothing";
 }
 
-// A timer would hide that nobody woke it.
+// A timer would hide a missing wake-up.
 TEST_F(Waiting, AnApplicationThatSleepsIsWokenByItsCompletionAlone) {
     submit(far, recv(1, 64));
     std::atomic<int> thread{0};
@@ -291,8 +292,8 @@ TEST_F(Waiting, AnApplicationThatSleepsIsWokenByItsCompletionAlone) {
     EXPECT_EQ(await(near, 1).size(), 1u);
 }
 
-// Messages to and fro between two threads that sleep, by workers that sleep, with pauses of about the time that falling
-// asleep takes. A wake-up that is lost ends it, with what everybody was doing.
+// Messages go back and forth between two sleeping threads, through sleeping workers, with pauses about as long as
+// falling asleep takes. A lost wake-up ends the test and prints what each thread was doing.
 TEST_F(Waiting, NoWakeUpIsLostInARace) {
     const char* const seconds = std::getenv("POLLCORE_RACE_SECONDS");
     const auto until =
@@ -316,7 +317,7 @@ TEST_F(Waiting, NoWakeUpIsLostInARace) {
             cpu_pause();
         }
     };
-    // Takes one message, with its own receive posted before. False when it does not come.
+    // Takes one message; a receive for it must be posted before. False when it does not come.
     const auto take = [&](Session& from) {
         while (from.wait(kLost)) {
             Completion completion;
@@ -371,7 +372,7 @@ TEST_F(Waiting, NoWakeUpIsLostInARace) {
         ADD_FAILURE() << "after " << rounds << " rounds; in flight here " << caller.figures().in_flight();
     }
     stop = true;
-    post(caller, c, Opcode::send);  // the last that the answerer waits for
+    post(caller, c, Opcode::send);  // the last message that the answerer waits for
     answerer.join();
     RecordProperty("rounds", std::to_string(rounds));
     EXPECT_GT(rounds, 10u);
@@ -404,7 +405,7 @@ TEST_F(WaitingForSolicited, OnlySolicitedAndFailedCompletionsWakeTheWorker) {
     submit(near, send(4, 32, 0));
     pass_time();
     EXPECT_EQ(far.poll({&none, 1}), 0u);
-    submit(near, send(5, 1024, 0));  // does not fit into its receive
+    submit(near, send(5, 1024, 0));  // too long for its receive
     const auto failed = await(far, 2);
     ASSERT_EQ(failed.size(), 2u);
     EXPECT_EQ(failed[0].status, Status::success);

@@ -1,8 +1,8 @@
-// Memory windows: binds, invalidation here and from the peer, and what each of them opens or closes. Queue pair b has
-// the memory and its windows, a uses them.
+// Memory windows: binds, invalidation by this end and by the peer, and what each opens or closes. Queue pair b owns the
+// memory and its windows, and a uses them.
 //
-// What Soft-RoCE (Linux 6.1) must not be asked: to invalidate a window that is not bound, where it follows a null
-// pointer; and to give up what nobody answers when an unfenced bind stands behind it, which it never does.
+// Soft-RoCE (Linux 6.1) cannot be asked for two things. Invalidating a window that is not bound makes its kernel follow
+// a null pointer. And a request that nobody answers is never given up while an unfenced bind stands behind it.
 #include "fixture.hpp"
 
 namespace pollcore::testing {
@@ -10,7 +10,7 @@ namespace {
 
 class Windows : public Conformance {
 protected:
-    static constexpr std::uint64_t kBegin = 4096;  // of the windows in their region
+    static constexpr std::uint64_t kBegin = 4096;  // offset of the windows in their region
     static constexpr std::uint64_t kLength = 1024;
     static constexpr std::uint32_t kEverything = kWindowWrite | kWindowRead | kWindowAtomic;
 
@@ -41,7 +41,7 @@ protected:
         request.invalidate_rkey = key;
         return request;
     }
-    /// By the peer, to `at` in the region's addresses.
+    /// A request of the peer to the address `at` of the region.
     [[nodiscard]] WorkRequest use(Opcode opcode, std::uint64_t tag, std::uint32_t key, std::uint64_t at = kBegin,
                                   std::uint32_t length = 8) const {
         WorkRequest request = rdma(opcode, tag, length);
@@ -50,7 +50,7 @@ protected:
         request.compare_add = 1;
         return request;
     }
-    /// Of a receive whose sender invalidated `key`.
+    /// Checks a receive whose sender invalidated `key`.
     static void expect_told(const Completion& received, std::uint32_t key) {
         if (TestDevice::get().is_rxe()) {
             // Soft-RoCE sets the kernel's bit for it, which the verbs call IBV_WC_IP_CSUM_OK.
@@ -64,7 +64,7 @@ protected:
         submit(request);
         return await_one().status;
     }
-    /// Connects, and binds a new window. Its key.
+    /// Connects, binds a new window, and returns its key.
     std::uint32_t bind_new(MemoryWindow& window, WindowType type = WindowType::type_2) {
         return bind_new(window, type, kEverything);
     }
@@ -120,7 +120,7 @@ TEST_F(Windows, BeyondTheirRangeTheyOpenNothing) {
     const std::uint32_t key = bind_new(window);
     fill(region, 9);
     const std::vector<std::byte> before(region.data(), region.data() + region.size());
-    // Soft-RoCE compares with the region's bounds only.
+    // Soft-RoCE checks the region's bounds only.
     const Status status = status_of(use(Opcode::rdma_write, 2, key, kBegin + kLength - 7));
     EXPECT_EQ(status, expected(Status::rem_access_err, Status::success));
     if (status != Status::success) {
@@ -162,7 +162,7 @@ TEST_F(Windows, AZeroBasedWindowIsAddressedFromItsBeginning) {
 TEST_F(Windows, ALocalInvalidationClosesThemAndTheyCanBeBoundAgain) {
     MemoryWindow window;
     std::uint32_t key = bind_new(window);
-    for (std::uint64_t round = 0; round < 300; ++round) {  // more than a window has keys
+    for (std::uint64_t round = 0; round < 300; ++round) {  // more rounds than a window has keys
         submit(invalidate(2, key));
         const Completion ended = await_one();
         ASSERT_EQ(ended.status, Status::success);
@@ -260,7 +260,7 @@ TEST_F(Windows, OnAnUnreliableConnectionOpenTheirRangeToo) {
         MemoryWindow window = runtime.create_memory_window(session, type);
         const std::uint32_t key = next_rkey(window.rkey());
         fill(region, 9);
-        // A write completes whatever becomes of it; the message behind it comes when that is decided.
+        // The write completes whether or not it was allowed. The message behind it arrives after that is decided.
         const auto write = [&] {
             submit(recv(1, 64));
             submit({use(Opcode::rdma_write, 2, key, kBegin, kLength), send(3, 8)});
@@ -375,7 +375,7 @@ TEST_F(Windows, WindowAndRegionStayWhileABindIsInFlight) {
     connect_pair(shape(), {.timeout = 16, .retry_count = 3});
     MemoryWindow window = runtime.create_memory_window(session);
     ASSERT_TRUE(a.close());
-    WorkRequest unanswered = rdma(Opcode::rdma_read, 1, 8);  // for a second, and what follows waits behind it
+    WorkRequest unanswered = rdma(Opcode::rdma_read, 1, 8);  // fails after a second; requests behind it wait
     unanswered.qp = b.handle();
     // Without a fence Soft-RoCE would not give up: nothing would complete before the queue pair is closed.
     WorkRequest fenced = bind(2, window, next_rkey(window.rkey()));

@@ -1,5 +1,5 @@
-// What the verbs let a work request be, and what its completion then stands for: order, unsignaled work, fences,
-// lengths, pieces, immediates, limits.
+// Which work requests the verbs allow, and what a completion proves: order, unsignaled work, fences, lengths, pieces,
+// immediates, limits.
 #include <algorithm>
 #include <array>
 
@@ -11,8 +11,8 @@ namespace {
 
 class WorkRequests : public Conformance {
 protected:
-    static constexpr std::uint32_t kSges = 4;     // shape()'s
-    static constexpr std::uint32_t kInline = 64;  // shape()'s
+    static constexpr std::uint32_t kSges = 4;     // as in shape()
+    static constexpr std::uint32_t kInline = 64;  // as in shape()
     WorkRequests() { connect_pair(); }
 
     [[nodiscard]] std::uint64_t word(const MemoryRegion& memory, std::size_t at) const {
@@ -33,12 +33,12 @@ protected:
     }
 };
 
-// ---- Whose queue pair it is ----
+// ---- Queue pairs of other sessions ----
 
 TEST_F(WorkRequests, OfASessionWithoutAShareAreRefusedAsThatAndThoseOfAClosedQueuePairAsStale) {
     Session other = runtime.open_session();
-    const WorkRequest message = send(1, 8);  // on a
-    const WorkRequest receive = recv(2, 8);  // on b
+    const WorkRequest message = send(1, 8);  // names a
+    const WorkRequest receive = recv(2, 8);  // names b
     EXPECT_EQ(other.try_submit(message), Refusal::no_share);
     EXPECT_EQ(other.try_submit(receive), Refusal::no_share);
     EXPECT_EQ(other.state(a.handle()), QpState::closed);
@@ -64,7 +64,7 @@ class ManyQueuePairs : public Conformance, public ::testing::WithParamInterface<
 TEST_P(ManyQueuePairs, OnOneCqKeepTheOrderOfEachOfTheirQueues) {
     QueuePairOptions options = shape();
     options.separate_cqs = GetParam();
-    constexpr std::size_t kPairs = 3;  // whose queues fit into one CQ
+    constexpr std::size_t kPairs = 3;  // their queues fit into one CQ
     constexpr std::uint64_t kMessages = 60;
     std::array<QueuePair, kPairs> near;
     std::array<QueuePair, kPairs> far;
@@ -74,7 +74,7 @@ TEST_P(ManyQueuePairs, OnOneCqKeepTheOrderOfEachOfTheirQueues) {
         near[i].connect(far[i].info());
         far[i].connect(near[i].info());
     }
-    // Tag: the pair, and the place in its queue.
+    // A tag holds the pair and the place in its queue.
     std::array<std::uint64_t, kPairs> sent{};
     std::array<std::uint64_t, kPairs> seen_sent{};
     std::array<std::uint64_t, kPairs> seen_received{};
@@ -89,7 +89,8 @@ TEST_P(ManyQueuePairs, OnOneCqKeepTheOrderOfEachOfTheirQueues) {
             receive.qp = far[i].handle();
             WorkRequest message = send(i << 32 | sent[i], static_cast<std::uint32_t>(sent[i]));
             message.qp = near[i].handle();
-            // The receive first, and a message only with one: nothing may meet a peer that is not ready.
+            // The receive is submitted first, and the message only if that worked: no message may find a peer that is
+            // not ready.
             if (session.figures().in_flight() < 100 && session.try_submit(receive) == Refusal::none) {
                 ASSERT_EQ(session.try_submit(message), Refusal::none);
                 ++sent[i];
@@ -124,7 +125,7 @@ INSTANTIATE_TEST_SUITE_P(Cqs, ManyQueuePairs, ::testing::Bool(),
 // ---- Unsignaled work ----
 
 TEST_F(WorkRequests, UnsignaledOnesAreSignaledBeforeTheyFillTheSendQueue) {
-    constexpr std::uint64_t kWrites = 500;  // many times the depth
+    constexpr std::uint64_t kWrites = 500;  // many times the queue depth
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     std::uint64_t accepted = 0;
     while (accepted < kWrites && std::chrono::steady_clock::now() < deadline) {
@@ -137,7 +138,8 @@ TEST_F(WorkRequests, UnsignaledOnesAreSignaledBeforeTheyFillTheSendQueue) {
         }
     }
     ASSERT_EQ(accepted, kWrites);
-    // Nobody asked for a signal, so each place that came back, all but the last queue-full, came by the worker's own.
+    // No request was signaled. Each freed place, all but the last queue-full, was freed by a signal of the worker's
+    // own.
     const std::uint64_t forced = runtime.worker_counters(0).forced_signals.value();
     EXPECT_GE(forced, (kWrites - 64) / 64);
     EXPECT_LE(forced, kWrites / 4) << "unsignaled work is hardly unsignaled any more";
@@ -153,17 +155,17 @@ TEST_F(WorkRequests, UnsignaledOnesAreSignaledBeforeTheyFillTheSendQueue) {
 }
 
 TEST_F(WorkRequests, ABufferOfAnUnsignaledOneIsFreeOnceItCountsAsRetired) {
-    // Few buffers for many writes: each is filled anew as soon as the count says so, and nothing arrives that was
-    // written into it for a later one.
+    // Few buffers serve many writes. Each is refilled as soon as the count allows it, and no write may arrive with the
+    // data of a later one.
     constexpr std::uint64_t kBuffers = 8;
     constexpr std::uint64_t kWrites = 400;
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     for (std::uint64_t i = 0; i < kWrites; ++i) {
-        // The writes before this one's last use of the buffer have all been retired.
+        // Wait until the write that last used this buffer, and all before it, are retired.
         while (i >= kBuffers && session.retired(a.handle()) < i - kBuffers + 1) {
             ASSERT_LT(std::chrono::steady_clock::now(), deadline);
             if (session.figures().in_flight() == kBuffers) {
-                // All wait for a signal, which the next one may bring: here that is one that moves nothing.
+                // All wait for a signal, which the next request may bring. A write without data does.
                 WorkRequest nudge = rdma(Opcode::rdma_write, 9999, 0);
                 nudge.num_sge = 0;
                 submit(nudge);
@@ -254,7 +256,7 @@ TEST_F(WorkRequests, OneWithoutBytesMovesNothingAndCompletes) {
     const auto before_remote = copy(remote);
     for (const Opcode opcode :
          {Opcode::rdma_write, Opcode::rdma_read, Opcode::rdma_write_with_imm, Opcode::send, Opcode::send_with_imm}) {
-        for (const std::uint8_t num_sge : {std::uint8_t{0}, std::uint8_t{1}}) {  // no SGE; one of length 0
+        for (const std::uint8_t num_sge : {std::uint8_t{0}, std::uint8_t{1}}) {  // no SGE, and one of length 0
             const bool takes_receive = opcode != Opcode::rdma_write && opcode != Opcode::rdma_read;
             if (takes_receive) {
                 submit(recv(1, 64));
@@ -311,7 +313,7 @@ TEST_F(WorkRequests, PiecesAreGatheredForAWriteAndScatteredByARead) {
 }
 
 TEST_F(WorkRequests, PiecesOfASendMayOverlap) {
-    // Sent, the same bytes twice are read twice: the specification forbids nothing here.
+    // A send may read the same bytes twice: the specification forbids nothing here.
     const std::vector<Sge> overlapping{local_sge(100, 0), local_sge(100, 50), local_sge(100, 0)};
     submit(recv(1, 4096));
     ASSERT_EQ(session.try_submit(send(2, 0), overlapping), Refusal::none);
@@ -401,7 +403,7 @@ TEST_F(WorkRequests, AReceiveThatAWriteWithImmediateTakesKeepsItsWholeBuffer) {
         EXPECT_EQ(std::memcmp(remote.data(), local.data(), written), 0);
         EXPECT_EQ(std::memcmp(remote.data() + kAt, before.data() + kAt, kLength), 0) << written << " bytes written";
     }
-    WorkRequest none = recv(3, 0);  // a receive without any buffer will do
+    WorkRequest none = recv(3, 0);  // needs no buffer at all
     none.num_sge = 0;
     submit(none);
     submit(rdma(Opcode::rdma_write_with_imm, 4, 100));

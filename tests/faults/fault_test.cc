@@ -1,4 +1,4 @@
-// What fails on a device that goes on: requests, calls, packets, each alone and all at once.
+// Failures on a device that goes on working: requests, calls and packets, each alone and all at once.
 #include <poll.h>
 
 #include <map>
@@ -19,7 +19,7 @@ TEST_P(Faults, EveryStatusOfASendReachesItsSession) {
         device.inject(
             {.kind = Kind::send, .qp_num = a.qp_num(), .nth = 2, .status = static_cast<ibv_wc_status>(status)});
         submit({rdma(Opcode::rdma_write, 1, 8),
-                rdma(Opcode::rdma_read, 2, 8, 0),  // unsignaled: a failure completes all the same
+                rdma(Opcode::rdma_read, 2, 8, 0),  // unsignaled, but a failure completes all the same
                 rdma(Opcode::atomic_fetch_and_add, 3, 8, 0), rdma(Opcode::rdma_write, 4, 8)});
         const auto completions = await(4);
         ASSERT_EQ(completions.size(), 4u);
@@ -93,7 +93,7 @@ TEST_P(Faults, ABindThatFailsTakesItsKeyBack) {
 
 TEST_P(Faults, AQueuePairThatCannotBeMadeLeavesNothingBehind) {
     const QueuePairOptions options = shape();
-    // More often than there are places for queue pairs.
+    // More attempts than there are places for queue pairs.
     for (int time = 0; time < 300; ++time) {
         const Kind kind = time % 2 == 0 ? Kind::modify : Kind::create_qp;
         device.inject({.kind = kind,
@@ -131,7 +131,7 @@ TEST_P(Faults, AResetThatTheDeviceRefusesLeavesTheQueuePairInError) {
     EXPECT_EQ(await_one().status, Status::success);
 }
 
-// EIO, which a device that is lost says to everything.
+// The call fails with EIO, which a lost device returns from every call.
 TEST_P(Faults, AQueuePairThatDoesNotGoToErrorIsResetAsItIs) {
     connect_pair();
     submit(recv(1, 64));
@@ -140,13 +140,13 @@ TEST_P(Faults, AQueuePairThatDoesNotGoToErrorIsResetAsItIs) {
     const Completion ended = await_one();
     EXPECT_EQ(ended.tag, 1u);
     EXPECT_EQ(ended.status, Status::qp_closed);
-    EXPECT_EQ(runtime.control_counters().devices_lost.value(), 0u) << "it is asked, and is there";
+    EXPECT_EQ(runtime.control_counters().devices_lost.value(), 0u) << "the device is asked, and still answers";
     EXPECT_EQ(session.state(b.handle()), QpState::init);
     expect_new_pairs_work();
 }
 
-// The simulation found a peer that was told for ever that there is no receive: the queue pair was in error for the
-// runtime, and in RTS on its device.
+// Bug found by the simulation: a peer got RNR NAKs for ever, since the queue pair was in error for the runtime but in
+// RTS on its device.
 TEST_P(Faults, AResetThatFailsInBothItsStepsLeavesNobodyAnswering) {
     PathAttributes path;
     path.rnr_retry = 7;
@@ -269,7 +269,8 @@ TEST_P(Faults, AQueuePairThatTheDeviceDoesNotDestroyGivesNoBufferBackUntilItDoes
     submit(on(a, recv(1, 64)));
     submit(on(a, recv(2, 64)));
     EXPECT_EQ(await_one().status, Status::post_refused);
-    // However often it is asked to before it is destroyed, and once that failed.
+    // The transition to ERR fails each time that it is tried: before the destruction, and after the destruction has
+    // failed.
     device.inject({.kind = Kind::modify, .qp_num = a.qp_num(), .state = IBV_QPS_ERR, .count = 3, .error = ENOMEM});
     device.inject({.kind = Kind::destroy_qp, .qp_num = a.qp_num(), .error = EBUSY});
     try {
@@ -285,7 +286,8 @@ TEST_P(Faults, AQueuePairThatTheDeviceDoesNotDestroyGivesNoBufferBackUntilItDoes
     EXPECT_EQ(await(1).size(), 1u);
 }
 
-// The simulation found the others open, and answering their peers, after their session was closed.
+// Bug found by the simulation: the session's other queue pairs stayed open, and answered their peers, after the session
+// was closed.
 TEST_P(Faults, AQueuePairThatTheProviderKeepsDoesNotKeepTheOthersOfItsSession) {
     reconnect();
     Session other = runtime.open_session();
@@ -302,7 +304,7 @@ TEST_P(Faults, AQueuePairThatTheProviderKeepsDoesNotKeepTheOthersOfItsSession) {
     other.close();
 }
 
-// The simulation found its receives in flight for ever.
+// Bug found by the simulation: the receives of the shared queue stayed in flight for ever.
 TEST_P(Faults, AQueuePairThatTheProviderKeepsDoesNotKeepASharedReceiveQueueThatItHasNoPartIn) {
     reconnect();
     Session other = runtime.open_session();
@@ -332,7 +334,7 @@ TEST_P(Faults, AnApplicationThatSleepsIsToldOfTheEndOfItsSessionAllTheSame) {
     QueuePair kept = runtime.create_queue_pair(options);
     device.inject({.kind = Kind::destroy_qp,
                    .qp_num = kept.qp_num(),
-                   .count = 2});  // once for it, once for its session; then it goes
+                   .count = 2});  // fails for the queue pair and for its session, then succeeds
     ASSERT_TRUE(other.arm());
     EXPECT_FALSE(runtime.stop()) << "a queue pair is kept";
     pollfd fd{.fd = other.event_fd(), .events = POLLIN, .revents = 0};

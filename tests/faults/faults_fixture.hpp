@@ -16,7 +16,7 @@ using Profile = DeviceConfig::Profile;
 inline Config config_of(Profile profile) {
     Config config = test_config();
     config.devices[0].profile = profile;
-    config.drain_timeout = std::chrono::milliseconds(300);  // which some of these tests wait for
+    config.drain_timeout = std::chrono::milliseconds(300);  // some of these tests wait that long
     return config;
 }
 
@@ -41,12 +41,12 @@ protected:
         EXPECT_EQ(static_cast<int>(completion.status), status);
         EXPECT_EQ(status_text(completion.status), ibv_wc_status_str(verbs));
         EXPECT_TRUE(status_name(completion.status).starts_with("IBV_WC_"));
-        // The device left garbage in all the rest; this is the runtime's own knowledge (I6).
+        // The device leaves garbage in all other fields. These values are the runtime's own knowledge (I6).
         EXPECT_EQ(completion.opcode, opcode);
         EXPECT_EQ(completion.from_recv_queue(), opcode == CompletionOpcode::recv);
         EXPECT_EQ(completion.byte_len, 0u);
         if (status == IBV_WC_WR_FLUSH_ERR && (completion.flags & kByRuntime) != 0) {
-            return;  // the worker knew of the error before it took this request, and no device has seen it
+            return;  // the worker already knew of the error, so no device has seen this request
         }
         EXPECT_EQ(completion.flags & ~kFromRecvQueue, 0);
         EXPECT_EQ(completion.vendor_err & 0xffff, static_cast<std::uint32_t>(status));
@@ -58,7 +58,7 @@ protected:
         access.window_bind = true;
         return runtime.allocate(4096, access);
     }
-    /// On b, of the region's first bytes.
+    /// A bind on b to the region's first bytes.
     WorkRequest bind(std::uint64_t tag, const MemoryWindow& window, const MemoryRegion& region) const {
         return {.tag = tag,
                 .bind = {window.handle(), region.handle(), 64},
@@ -70,7 +70,7 @@ protected:
                 .flags = kSignaled};
     }
 
-    /// A message each way on a fresh pair.
+    /// Sends a message each way on a new pair.
     void expect_new_pairs_work() {
         QueuePair was_a = std::move(a);
         QueuePair was_b = std::move(b);
@@ -85,7 +85,7 @@ protected:
         }
     }
 
-    /// Waits for what the control thread does by itself.
+    /// Waits for something that the control thread does on its own.
     template <class Condition>
     void eventually(const char* what, Condition condition) {
         const auto deadline = std::chrono::steady_clock::now() + kPatience;

@@ -1,5 +1,5 @@
-// How long a device is waited for, by a clock that the test moves: one that completes nothing any more, and one that
-// says late that a queue pair takes no more receives.
+// How long the runtime waits for a device, on a clock that the test moves. One device no longer completes anything. The
+// other reports late that a queue pair takes no more receives.
 #include <chrono>
 #include <cstdint>
 #include <future>
@@ -24,8 +24,8 @@ using namespace std::chrono_literals;
 constexpr std::chrono::milliseconds kLimit = 300ms;
 constexpr std::chrono::seconds kPatience{20};
 
-// Holds back LAST_WQE_REACHED for some looks, and writes down when it was handed out, and when a queue pair went
-// through RESET.
+// Holds back LAST_WQE_REACHED for some looks. Records when the event was handed out, and when a queue pair went through
+// RESET.
 class LateDevice final : public SoftDevice {
 public:
     using SoftDevice::SoftDevice;
@@ -50,7 +50,7 @@ public:
     }
     using SoftDevice::modify;
 
-    std::string history;  // of the control thread
+    std::string history;  // written by the control thread
 
 private:
     static constexpr int kLooks = 5;
@@ -104,20 +104,20 @@ protected:
             test::give_way();
         }
     }
-    /// The control thread has looked often, and so has the worker.
+    /// Returns after both the control thread and the worker have looked often.
     void let_them_look() {
         const std::uint64_t looks = clock.looks();
         const std::uint64_t steps = runtime.worker_counters(0).steps.value();
         until([&] { return clock.looks() >= looks + 50 && runtime.worker_counters(0).steps.value() >= steps + 50; });
     }
     static bool over(const std::future<bool>& end) { return end.wait_for(0s) == std::future_status::ready; }
-    /// What ends by cutting short two queue pairs that have work in flight does so when the time is over, not before,
-    /// and they share it.
+    /// `end` cuts short two queue pairs with work in flight. It must do so when the time is over and not before, and
+    /// the two must share the time.
     template <class End>
     void expect_given_its_time_once(End end) {
         runtime.device().context()->ops.poll_cq = [](ibv_cq*, int, ibv_wc*) {
             return 0;
-        };  // there is no CQ yet that the worker polls
+        };  // the worker polls no CQ yet
         connect_pair();
         submit(write(a));
         submit(write(b));
@@ -130,7 +130,7 @@ protected:
         EXPECT_EQ(runtime.control_counters().cut_short.value(), 0u);
         clock.advance(1ms);
         let_them_look();
-        clock.advance(20ms);  // who comes later has at least so much
+        clock.advance(20ms);  // a later queue pair gets at least this long
         if (ends.wait_for(kPatience) != std::future_status::ready) {
             ADD_FAILURE() << "each has a time of its own";
             clock.advance(10 * kLimit);
@@ -163,8 +163,8 @@ TEST_F(HeldClockTest, ASilentDevicesQueuePairsShareTheTimeToDrainOfTheirRuntime)
     expect_given_its_time_once([this] { return runtime.stop(); });
 }
 
-// A message that is half there has taken a receive of an SRQ, and would be lost with it. What was said of the life
-// before says nothing of this one.
+// A message that is half received has taken a receive of an SRQ, and the receive would be lost with it. An event of the
+// life before says nothing about this life.
 TEST_F(HeldClockTest, EachLifeOfAQueuePairWaitsForItsOwnLastReceive) {
     SharedReceiveQueue srq = runtime.create_shared_receive_queue({.session = &session});
     connect_pair(&srq);

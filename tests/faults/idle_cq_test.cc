@@ -1,4 +1,4 @@
-// CQs come with the queue pairs that need them, and go with them: a worker polls every one that there is.
+// CQs come and go with the queue pairs that need them, since a worker polls every CQ that exists.
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ protected:
     void expect_cqs(std::uint64_t wanted) {
         eventually("the CQs that are left", [&] { return cqs() == wanted; });
     }
-    /// So many that one CQ has no room for them.
+    /// Creates so many queue pairs that one CQ has no room for them.
     std::vector<QueuePair> peak(bool separate_cqs = false) {
         QueuePairOptions options = shape();
         options.separate_cqs = separate_cqs;
@@ -45,7 +45,7 @@ TEST_P(IdleCqs, StayWhileAQueueOfEitherKindIsThere) {
     connect_pair();
     std::vector<QueuePair> qps = peak(true);
     eventually("a peak", [&] { return cqs() > 3; });
-    qps.erase(qps.begin(), qps.end() - 1);  // the last one's two
+    qps.erase(qps.begin(), qps.end() - 1);  // the last one keeps two CQs
     expect_cqs(3);
     submit(recv(1, 64));
     submit(send(2, 8));

@@ -1,5 +1,5 @@
-// Messages of an attached process with anything in them, to a server in this process: whatever comes, it answers or
-// hangs up, and nothing of who sent it is left. POLLCORE_FUZZ_SECONDS says for how long; a failing seed is printed.
+// Sends arbitrary messages of an attached process to a server in this process. The server must answer or hang up, and
+// must keep nothing of the sender's. POLLCORE_FUZZ_SECONDS sets the duration; a failing seed is printed.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -44,7 +44,7 @@ class Fuzzer {
 public:
     Fuzzer(std::string path, unsigned seed) : path_(std::move(path)), random_(seed) {}
 
-    /// One connection: from attaching until it is thrown out, or has had enough.
+    /// One connection, from attaching until the server hangs up or enough messages were sent.
     void connection(int messages) {
         socket_ = wire::connect_to(path_);
         id_ = 0;
@@ -73,7 +73,7 @@ private:
     void request() {
         wire::Request<Body> made{};
         auto* bytes = reinterpret_cast<std::byte*>(&made.body);
-        // What is there: small numbers, since those name things that this connection may have.
+        // Small numbers are likely to name objects of this connection.
         for (std::size_t at = 0; at + 4 <= sizeof(Body); at += 4) {
             std::uint32_t word = 0;
             switch (random_() % 8) {
@@ -107,7 +107,7 @@ private:
         send(std::as_bytes(std::span(&made, 1)).first(size), fds);
     }
 
-    // Most of the time right enough to get further in.
+    // Usually makes the body valid enough to pass the first checks.
     template <class Body>
     void repair(Body& body) {
         if constexpr (requires { body.device = NameText(); }) {
@@ -183,8 +183,8 @@ private:
         while ((error = wire::send_packet(socket_.get(), bytes, numbers)) == EAGAIN) {
             take_answers(10);
         }
-        for (int i = 0; error == EPERM && i < 20;
-             ++i) {  // before it is attached it may pass no descriptors, and that may just be under way
+        // Before it is attached a client may pass no descriptors, and attaching may still be under way.
+        for (int i = 0; error == EPERM && i < 20; ++i) {
             take_answers(1);
             error = wire::send_packet(socket_.get(), bytes, numbers);
         }
@@ -240,7 +240,7 @@ TEST(AttachFuzz, WhateverIsAskedIsAnsweredOrTheAskerGoes) {
             counters.sessions.value(),      counters.queue_pairs.value(),    counters.shared_receive_queues.value(),
             counters.receive_pools.value(), counters.memory_regions.value(), counters.protection_domains.value()};
     };
-    while (runtime.control_counters().protection_domains.value() == 0) {  // the device's own: they have been counted
+    while (runtime.control_counters().protection_domains.value() == 0) {  // until the device's own are counted
         std::this_thread::sleep_for(1ms);
     }
     const auto before = things();

@@ -1,5 +1,5 @@
-// Random work requests, and random bytes where work requests should be. Nothing crashes, nothing is lost, and who
-// behaves does not notice.
+// Submits random work requests, and random bytes in their place. Nothing may crash, nothing may be lost, and a
+// well-behaved session must not notice.
 //
 //   POLLCORE_FUZZ_SECONDS   how long each test goes on (2)
 //   POLLCORE_FUZZ_SEED      to repeat a run; it is printed at the start
@@ -47,8 +47,8 @@ protected:
     std::uint64_t number(std::uint64_t most) { return std::uniform_int_distribution<std::uint64_t>(0, most)(random_); }
     bool one_in(std::uint64_t n) { return number(n - 1) == 0; }
 
-    // A pair, of which one has a receive queue of its own and one takes from the shared one; and one for datagrams,
-    // which sends to itself.
+    // A connected pair, where one has a receive queue of its own and the other uses the shared one, and a third for
+    // datagrams, which sends to itself.
     void make_qps() {
         a_ = &world_.add_qp({.shares = shares_, .sges_max = 4, .inline_max = 64});
         std::vector<ShareOptions> sends_only = shares_;
@@ -103,7 +103,7 @@ protected:
         return sge;
     }
 
-    // Random bytes, some of which are made meaningful, so that much of it gets past the first check.
+    // Random bytes, partly made meaningful, so that many requests pass the first check.
     WorkRequest any_request() {
         std::array<std::uint64_t, sizeof(WorkRequest) / 8> words;
         for (std::uint64_t& word : words) {
@@ -142,7 +142,7 @@ protected:
         return request;
     }
 
-    // Often as it should be, so that binds succeed, windows move and end, and keys are used again.
+    // Usually makes the request valid, so that binds succeed, windows move and end, and keys are used again.
     void concern_a_window(WorkRequest& request) {
         const SteppedWorld::Window& window = *windows_[number(windows_.size() - 1)];
         if (is_local(request.opcode)) {
@@ -234,7 +234,7 @@ TEST_F(SubmitFuzz, EveryRequestIsRefusedOrComesToItsEnd) {
     close_qps();
     world_.close(*srq_);
     take();
-    // What is left was unsignaled and succeeded.
+    // The rest was unsignaled and succeeded.
     for (const auto& [tag, request] : outstanding) {
         EXPECT_FALSE(request.signaled) << "tag " << tag << " never completed";
     }
@@ -250,7 +250,7 @@ TEST_F(SubmitFuzz, EveryRequestIsRefusedOrComesToItsEnd) {
     EXPECT_GT(failed, 100u);
 }
 
-// A session whose ring another process could write: not through Session, but as raw slots.
+// Another process could write this session's ring: the test writes raw slots, not through Session.
 TEST_F(SubmitFuzz, RandomSlotsOfOneSessionDoNotHarmAnother) {
     std::uint64_t hostile_sessions = 0;
     std::uint64_t slots = 0;
@@ -278,10 +278,10 @@ TEST_F(SubmitFuzz, RandomSlotsOfOneSessionDoNotHarmAnother) {
                 completions.release(completions.peek(16));
                 completions.publish();
             }
-            // The other's write goes through, or ends with the queue pair that the hostile one has broken.
+            // The other session's write succeeds, or ends with the queue pair that the hostile session has broken.
             if (world_.session().try_submit(SteppedWorld::write(1, *a_, *memory_->mr)) == Refusal::none) {
                 std::vector<Completion> mine;
-                // As long as all retries to a peer QP that the hostile one has broken may take: half a second.
+                // Half a second: the time of all retries to a peer QP that the hostile session may have broken.
                 for (int i = 0; i < 10'000 && mine.empty(); ++i) {
                     world_.step();
                     world_.now += 100'000;
@@ -296,7 +296,7 @@ TEST_F(SubmitFuzz, RandomSlotsOfOneSessionDoNotHarmAnother) {
         share_with({{0, 8, 8}});
         world_.proxy.remove_session(index);
         world_.ends[index].reset();
-        (void)world_.proxy.take_unasked();  // that it was broken
+        (void)world_.proxy.take_unasked();  // the report of the broken session
     }
     std::printf("%llu slots of %llu sessions; the other session was served %llu times\n",
                 static_cast<unsigned long long>(slots), static_cast<unsigned long long>(hostile_sessions),

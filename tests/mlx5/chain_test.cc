@@ -1,5 +1,5 @@
-// The worker's chains as the NIC reads them: each request is one WQE, with its own addresses, in order, and its
-// completion is its own. Chains with planted faults show that this would be seen.
+// The worker's chains as the NIC reads them: each request is one WQE with its own addresses, the WQEs are in order, and
+// each has its own completion. Chains with planted faults show that the test would notice a difference.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -90,7 +90,7 @@ protected:
                 .num_sge = 1};
     }
 
-    /// Submits a burst and says what is not as it was submitted; empty: nothing.
+    /// Submits a burst and returns where its outcome differs from the submitted requests; empty if nowhere.
     std::string differences() {
         std::vector<WorkRequest> requests;
         for (std::uint32_t i = 0; i < kRequests; ++i) {

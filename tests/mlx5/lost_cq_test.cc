@@ -1,5 +1,5 @@
-// Completion queues that overrun: the device says CQ_ERR, ends what has queues there, and writes nothing there any
-// more.
+// Completion queues that overrun: the device raises CQ_ERR, ends the queue pairs that use the CQ, and writes no more
+// CQEs to it.
 #include <map>
 
 #include "give_way.hpp"
@@ -13,7 +13,7 @@ protected:
     void overrun(const QueuePair& qp, bool of_sends) { Model::overrun_cq(Model::cq_of(qp.qp_num(), of_sends)); }
     [[nodiscard]] std::uint64_t losses() { return runtime.control_counters().failed_cqs.value(); }
 
-    /// Receives that wait for nothing, on all four.
+    /// Posts receives to which nobody sends, on all four queue pairs.
     void start(bool separate_cqs) {
         QueuePairOptions options = shape();
         options.separate_cqs = separate_cqs;
@@ -45,7 +45,8 @@ protected:
             }
         }
     }
-    /// Works on until the runtime knows of so many losses; then each request has completed, or succeeded unsignaled.
+    /// Works until the runtime has counted `count` losses. Then expects each request to have completed, or succeeded
+    /// unsignaled.
     void work_until_lost(std::uint64_t count) {
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
         while (losses() < count) {
@@ -99,7 +100,7 @@ TEST_F(OverrunCq, UnderTrafficIsReplacedAndItsQueuePairsAreClosed) {
     EXPECT_TRUE(runtime.stop());
 }
 
-// The CQ of the others is polled on.
+// The CQ of the receives is polled on.
 TEST_F(OverrunCq, OfSendsAloneEndsItsQueuePairs) {
     start(true);
     overrun(a, true);

@@ -19,12 +19,12 @@ inline Config mlx5_config() {
     return test_config();
 }
 
-/// Device mlx5_0, which is there to the end.
+/// Tests on device mlx5_0, which is never removed.
 class OnMlx5 : public Conformance {
 protected:
     using Model = test::Mlx5Model;
 
-    static constexpr std::uint8_t kVendor = 0x5a;  // what the model says of an error that was planned
+    static constexpr std::uint8_t kVendor = 0x5a;  // the vendor error of planned errors
 
     explicit OnMlx5(const Config& config = mlx5_config()) : Conformance(config) { Exercised::get().ignore(); }
 
@@ -38,7 +38,7 @@ protected:
         options.qkey = type == QpType::ud ? kQkey : 0;
         return options;
     }
-    /// Two pairs: a and b, and c and d, to which nothing happens.
+    /// Connects a with b, and c with d, to which nothing happens.
     void connect_two_pairs(const QueuePairOptions& options, const PathAttributes& path = {}) {
         end_pairs();
         connect_pair(options, path);
@@ -46,7 +46,7 @@ protected:
         d = std::move(b);
         connect_pair(options, path);
     }
-    /// New ones for a and b.
+    /// Replaces a and b by a new pair.
     void reconnect(const QueuePairOptions& options, const PathAttributes& path = {}) {
         a.close();
         b.close();
@@ -57,7 +57,7 @@ protected:
             qp->close();
         }
     }
-    /// One message of reliable or unreliable connections.
+    /// Sends one message over a reliable or unreliable connection.
     void expect_message(const QueuePair& from, const QueuePair& to) {
         submit(on(to, recv(900, 64)));
         submit(on(from, send(901, 32)));

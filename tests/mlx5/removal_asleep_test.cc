@@ -15,7 +15,7 @@ protected:
     static void SetUpTestSuite() { Model::set_pace("thread"); }
     static void TearDownTestSuite() { Model::set_pace(pace()); }
 
-    // What the device leaves behind may take the worker a few looks, but not for ever.
+    // The worker may look a few times at what the device has left, but must come to rest.
     void expect_rest() {
         const WorkerCounters& counters = runtime.worker_counters(0);
         const auto deadline = std::chrono::steady_clock::now() + kPatience;

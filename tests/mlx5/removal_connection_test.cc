@@ -36,7 +36,7 @@ TEST_F(Removal, WhileConnectionsAreMadeEndsThem) {
                     request->accept(accepted.back());
                 }
             } catch (const Error&) {
-                // The end of the one or of the other, which the caller sees too.
+                // One of the two ends was lost; the caller sees that, too.
             }
             if (accepted.size() > 20) {
                 accepted.clear();
@@ -90,7 +90,7 @@ TEST_F(Removal, EndsConnectionsAndListeners) {
         EXPECT_EQ(session.cause(qp->handle()), Status::device_removed);
         EXPECT_TRUE(qp->close());
     }
-    // Nobody calls it any more, and whoever asks is not held up.
+    // The listener gets no more requests, and next_request() does not hang.
     try {
         EXPECT_FALSE(listener.next_request(20ms).has_value());
     } catch (const Error& error) {

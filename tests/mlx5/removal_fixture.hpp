@@ -1,5 +1,5 @@
-// What tests of a removal start from: a worker with two devices, of which net0 is unplugged. A device that was removed
-// does not come back in its process, so each test has another one.
+// The fixture for removal tests: a worker with two devices, of which net0 is unplugged. A removed device does not come
+// back in its process, so each test unplugs another one.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace pollcore::testing {
 
-/// net0 is the next device of those that are there, net1 is mlx5_0. They reach each other.
+/// net0 is the next unused device of the model, net1 is mlx5_0. They reach each other.
 struct Unplugged {
     Unplugged() {
         static int taken = 0;
@@ -32,7 +32,7 @@ struct Unplugged {
     std::string address;
 };
 
-/// Before the runtime, which names its device.
+/// A base class, so that it exists before the runtime, whose configuration names the device.
 struct WithUnplugged {
     Unplugged unplugged;
 };
@@ -43,7 +43,7 @@ protected:
 
     explicit Removal(const IdleLadder& idle = test_config().workers[0].idle) : TwoDevices(unplugged.config(idle)) {}
 
-    /// As the suite has it.
+    /// The pace that the suite sets.
     static const char* pace() {
         const char* set = std::getenv("MLX5_MODEL");
         return set != nullptr ? set : "poll";
@@ -53,7 +53,7 @@ protected:
         unplug();
         expect_told();
     }
-    /// By the device, and by the kernel or the connection manager; which of them comes first is up to chance.
+    /// Expects the event of the device and the event of the kernel or the connection manager, in either order.
     void expect_told() {
         bool fatal = false;
         bool removed = false;
@@ -96,7 +96,7 @@ protected:
             EXPECT_NE(completion.flags & kByRuntime, 0);
         }
     }
-    /// With this the other device of the worker goes on, and everything ends.
+    /// Expects that the worker's other device goes on and that everything ends.
     void expect_rest_goes_on() {
         expect_traffic(second);
         expect_traffic(make("net1"));
@@ -105,7 +105,7 @@ protected:
         EXPECT_EQ(runtime.control_counters().cut_short.value(), 0u);
         expect_acknowledged();
     }
-    /// The call says that its device was lost.
+    /// Expects the call to say that its device was lost.
     template <class Call>
     static void expect_lost(Call&& call) {
         try {

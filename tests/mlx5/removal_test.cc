@@ -1,4 +1,4 @@
-// A device that is unplugged: its work completes, what is asked of it is refused, everything else goes on.
+// A device that is unplugged: its work completes, calls on it are refused, everything else goes on.
 #include <atomic>
 #include <future>
 #include <set>
@@ -11,8 +11,8 @@
 #include "pollcore/attach_server.hpp"
 #include "removal_fixture.hpp"
 
-// The kernel has let go of the device, so it answers whoever destroys something with EIO, and the libraries free
-// nothing then.
+// The kernel has let go of the device, so it answers each destroy command with EIO, and then the libraries free
+// nothing.
 extern "C" const char* __lsan_default_suppressions() {
     return "leak:libmlx5\nleak:libibverbs\n";
 }
@@ -25,7 +25,7 @@ using namespace std::chrono_literals;
 TEST_F(Removal, CompletesEveryRequestInFlightInOrder) {
     expect_traffic(first);
     for (std::uint64_t tag = 0; tag < 40; ++tag) {
-        // Sends that wait for a receive; receives that wait for a send, on a QP that none will come to.
+        // The sends wait for receives. The receives wait on a QP to which nobody sends.
         submit(send(first, tag, tag % 4 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0}));
         WorkRequest receive = recv(first, 100 + tag);
         receive.qp = first.a.handle();
@@ -63,7 +63,7 @@ TEST_F(Removal, WhileIdleRefusesWhatIsAskedOfTheDevice) {
     expect_lost([&] { first.a.connect(QpInfo{}); });
     expect_lost([&] { first.a.connect(unplugged.address + ":1"); });
     expect_lost([&] { first.a.reset(); });
-    first.a.disconnect();  // nothing to do any more, and no error
+    first.a.disconnect();  // does nothing any more, and is no error
     EXPECT_TRUE(first.a.disconnected());
     EXPECT_TRUE(first.a.close());
     first.memory.deregister();
@@ -71,7 +71,7 @@ TEST_F(Removal, WhileIdleRefusesWhatIsAskedOfTheDevice) {
     expect_rest_goes_on();
 }
 
-// An atomic that was carried out has its completion in the CQ, and each is delivered.
+// Each atomic that was carried out has a CQE, and the runtime delivers it.
 TEST_F(Removal, UnderTrafficDeliversWhatWasDone) {
     std::set<std::uint64_t> outstanding;
     std::uint64_t tag = 0;
@@ -129,7 +129,8 @@ TEST_F(Removal, WithUnsignaledRequestsAccountsForEach) {
         submit(write(first, tag, 0));
     }
     lose();
-    // How far the device came before is a matter of chance; what completes says what it did not carry out, in order.
+    // It is a matter of chance how many writes the device carries out before. The completions name the others, in
+    // order.
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     std::optional<std::uint64_t> last;
     Completion one;
@@ -157,7 +158,7 @@ TEST_F(Removal, WhileStoppingLosesNothing) {
         submit(shared_recv(srq, 200 + tag));
     }
     std::thread unplugging([&] { unplug(); });
-    (void)runtime.stop();  // whether the event was seen before is a race
+    (void)runtime.stop();  // the event may be seen before or not
     unplugging.join();
     EXPECT_EQ(await(30).size(), 30u);
     EXPECT_EQ(session.figures().in_flight(), 0u);
@@ -199,7 +200,7 @@ TEST_F(Removal, BetweenClosesIsNoErrorOfTheirs) {
     expect_rest_goes_on();
 }
 
-// The device flushes nothing, so the close waits.
+// A device at the pace "hand" flushes nothing, so the close waits until the removal.
 TEST_F(Removal, InTheMiddleOfACloseEndsIt) {
     const std::uint64_t sends = runtime.worker_counters(0).sends.value();
     for (std::uint64_t tag = 0; tag < 10; ++tag) {
@@ -234,7 +235,7 @@ TEST_F(Removal, WhileThingsAreMadeEndsInARefusal) {
             call();
             ++made;
         } catch (const Error& error) {
-            // Who asked between the removal and its event hears what the kernel said.
+            // A call between the removal and its event gets the kernel's error.
             EXPECT_TRUE(error.code() == std::errc::no_such_device || error.code() == std::errc::io_error)
                 << error.what();
             made = 20;
@@ -414,7 +415,7 @@ TEST_F(Removal, IsToldToAnAttachedProcessAndItsDaemonLivesOn) {
         EXPECT_TRUE(told);
         expect_lost([&] { (void)daemon.allocate(4096, Access::all(), "net0"); });
         expect_lost([&] { (void)daemon.create_queue_pair(options); });
-        // On the other device the process goes on.
+        // The process can still use the other device.
         options.device = "net1";
         QueuePair alive = daemon.create_queue_pair(options);
         EXPECT_TRUE(alive.close());

@@ -1,4 +1,4 @@
-// Where libmlx5 posts next, as a worker asks for it before.
+// The place of libmlx5's next WQE, which a worker asks for in advance.
 #include <array>
 #include <chrono>
 #include <cstring>
@@ -13,10 +13,10 @@
 namespace pollcore::testing {
 namespace {
 
-constexpr std::chrono::seconds kPatience{60};  // only ends what hangs
+constexpr std::chrono::seconds kPatience{60};  // only ends a test that hangs
 
 TEST(SendQueueLinesTest, TheNextRequestIsWrittenThere) {
-    (void)mlx5_config();  // says what is missing
+    (void)mlx5_config();  // throws and says what is missing
     SteppedWorld world({.open = [] { return VerbsDevice::open("mlx5_0", 1); }});
     world.add_session();
     world.add_cq();
@@ -35,7 +35,7 @@ TEST(SendQueueLinesTest, TheNextRequestIsWrittenThere) {
         WorkRequest write = SteppedWorld::write(tag, qp, *memory.mr);
         ASSERT_EQ(world.session().try_submit(write), Refusal::none);
         std::size_t completed = 0;
-        // The model's NIC may move by a thread of its own.
+        // The model's NIC may run in a thread of its own.
         for (const auto until = std::chrono::steady_clock::now() + kPatience;
              completed == 0 && std::chrono::steady_clock::now() < until; test::give_way()) {
             world.step();

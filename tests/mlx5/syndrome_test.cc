@@ -1,4 +1,4 @@
-// Each error that the HCA says of a request, as libmlx5 and the runtime make a completion of it.
+// Each error that the HCA can report for a request, and the completion that libmlx5 and the runtime make of it.
 #include <algorithm>
 #include <atomic>
 #include <span>
@@ -26,7 +26,7 @@ constexpr Syndrome kSyndromes[] = {
     {MLX5_CQE_SYNDROME_TRANSPORT_RETRY_EXC_ERR, Status::retry_exc_err},
     {MLX5_CQE_SYNDROME_RNR_RETRY_EXC_ERR, Status::rnr_retry_exc_err},
     {MLX5_CQE_SYNDROME_REMOTE_ABORTED_ERR, Status::rem_abort_err},
-    {0x7f, Status::general_err},  // which libmlx5 does not know
+    {0x7f, Status::general_err},  // unknown to libmlx5
     {0, Status::general_err},
 };
 
@@ -36,7 +36,7 @@ constexpr PathAttributes kPatient{.rnr_retry = 7, .min_rnr_timer = 1};
 
 class Syndromes : public OnMlx5 {
 protected:
-    /// For each syndrome, at the first, a middle and the last request of a burst.
+    /// Runs the test with each syndrome at the first, a middle and the last request of a burst.
     template <class Test>
     void each_everywhere(Test test) {
         for (const std::uint32_t place : kPlaces) {
@@ -45,7 +45,7 @@ protected:
             }
         }
     }
-    /// For each syndrome, at one of these places in turn.
+    /// Runs the test with each syndrome at one of kPlaces, in turn.
     template <class Test>
     void each(Test test) {
         std::size_t turn = 0;
@@ -74,8 +74,8 @@ protected:
         EXPECT_EQ(completion.vendor_err, std::uint32_t{kVendor});
     }
 
-    /// Requests of a, with tags from 0, of which the one at `place` fails: in their order, what was signaled before it,
-    /// itself, all behind it. Returns what b receives meanwhile.
+    /// Submits `burst` to a, with tags from 0; the request at `place` fails. Expects the completions, in order, of the
+    /// signaled requests before it, of itself, and of all requests behind it. Returns what b receives meanwhile.
     std::vector<Completion> expect_burst_ends_at(std::uint32_t place, std::span<const WorkRequest> burst,
                                                  const Syndrome& syndrome, std::size_t receives = 0) {
         const SessionFigures before = session.figures();
@@ -149,7 +149,7 @@ protected:
                                                              : Status::wr_flush_err);
         }
     }
-    /// Returns when the device has carried out unsignaled requests of b, of which no completion will say so.
+    /// Submits unsignaled requests to b and returns when the device has carried them out. They have no completion.
     void write_unsignaled() {
         local.data()[0] = static_cast<std::byte>(++mark_);
         for (std::uint64_t tag = 300; tag < 303; ++tag) {
@@ -275,7 +275,7 @@ TEST_F(Syndromes, OfASendEndWhatWaitsForCredits) {
         submit_receives(b, 100, 2);
         submit(send(0, 8));
         EXPECT_EQ(await(2).size(), 2u);
-        // What fails is the first, or a message of the runtime's own before it.
+        // The first send fails, or a message of the runtime's own before it.
         Model::fail_send(a.qp_num(), 0, syndrome.of_device, kVendor);
         submit(sends());
         const auto sent = of(await(kBurst), a.handle(), false);
@@ -350,7 +350,7 @@ TEST_F(Syndromes, OfAReceiveLeaveASharedReceiveQueueToTheOthers) {
         expect_failed_by_device(received[place], 100 + place, syndrome.told, true);
         EXPECT_EQ(session.cause(b.handle()), syndrome.told);
         until([&] { return told(EventType::qp_last_wqe_reached) > last_wqes; });
-        // The others' next receive is the one behind.
+        // The other pair gets the SRQ's next receive.
         submit(on(c, send(200, 8)));
         for (const Completion& completion : await(2)) {
             EXPECT_EQ(completion.status, Status::success);

@@ -31,7 +31,7 @@ protected:
             default: Model::repeat_requests(number, after); break;
         }
     }
-    /// After an error: by a reset, or, where they were closed with their CQ, new ones.
+    /// Renews a and b after an error: resets them, or makes new ones if they were closed with their CQ.
     void renew() {
         try {
             a.reset();
@@ -52,7 +52,7 @@ protected:
         }
     }
 
-    std::map<std::uint64_t, bool> outstanding;  // whether it must complete
+    std::map<std::uint64_t, bool> outstanding;  // by tag: whether the request must complete
 };
 
 TEST_F(Together, LosesNoWork) {
@@ -73,7 +73,7 @@ TEST_F(Together, LosesNoWork) {
                     Model::overrun_cq(Model::cq_of(a.qp_num(), seed % 2 == 0));
                 }
             } catch (const Error&) {
-                // It was closed with its CQ.
+                // The queue pair was closed with its CQ.
             }
             WorkRequest request =
                 random() % 2 == 0 ? recv(tag, 256)

@@ -10,14 +10,14 @@ namespace {
 
 class Wire : public OnMlx5 {
 protected:
-    // Asks again after 1 ms.
+    // Requests are repeated after 1 ms.
     static constexpr PathAttributes kQuick{.timeout = 8, .retry_count = 7, .rnr_retry = 7, .min_rnr_timer = 1};
     static constexpr std::uint32_t kRetries = 7;
 
     ~Wire() override { Model::on_the_wire(0, 0, 0, 1); }
 
     [[nodiscard]] std::uint64_t& counter() { return *reinterpret_cast<std::uint64_t*>(remote.data() + 4096); }
-    /// What it finds goes to its own place of `local`.
+    /// The value that it fetches goes to a place of its own in `local`.
     [[nodiscard]] WorkRequest fetch_and_add(std::uint64_t tag) const {
         WorkRequest request = rdma(Opcode::atomic_fetch_and_add, tag, 8);
         request.sge = local_sge(8, 4096 + tag * 8);
@@ -28,7 +28,8 @@ protected:
     [[nodiscard]] std::uint64_t found(std::uint64_t tag) const {
         return *reinterpret_cast<const std::uint64_t*>(local.data() + 4096 + tag * 8);
     }
-    /// Messages with atomics between them, `fate` before each. All arrive once and in order.
+    /// Submits messages with atomics between them, and calls `fate` before each burst. Expects all to arrive once and
+    /// in order.
     template <class Fate>
     void expect_carried_out_once(std::uint64_t messages, Fate fate) {
         counter() = 0;
@@ -161,7 +162,7 @@ TEST_F(Port, ThatComesBackInTimeUnderTrafficLosesNothing) {
             std::this_thread::sleep_for(std::chrono::milliseconds(10));
         }
     });
-    // A request that meets a port that is down is sent again 16 ms later.
+    // A request that finds the port down is repeated 16 ms later.
     expect_carried_out_once(8, [] {});
     for (std::uint64_t tag = 0; told(EventType::port_active) < 20; ++tag) {
         submit(rdma(Opcode::rdma_write, tag, 8));

@@ -52,7 +52,7 @@ protected:
         cqe.op_own = MLX5_CQE_RESP_SEND << 4;
         cq.write(cqe, nullptr, 0, solicited, now);
     }
-    /// How many events the channel has.
+    /// Reads all events of the channel; returns how many there were.
     int events() {
         int count = 0;
         std::uint64_t handle = 0;
@@ -190,7 +190,7 @@ TEST_F(CompletionQueueTest, FiresOnceForAnArming) {
     put(cq);
     cq.fire(1);
     EXPECT_EQ(events(), 1);
-    // The sequence says that it is another arming.
+    // A new sequence number makes this another arming.
     consume_up_to(2);
     arm(1, 2);
     cq.fire(1);

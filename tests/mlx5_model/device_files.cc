@@ -29,7 +29,7 @@ const DeviceFacts* device_at(std::string_view path) {
 }  // namespace
 
 std::optional<dev_t> device_file(const char* path) {
-    // Nearly all paths: nothing is looked up for them, which may be too early in the life of the process.
+    // Nearly all paths end here, before any lookup: the process may be too young for one.
     if (path == nullptr || std::strncmp(path, kDirectory.data(), kDirectory.size()) != 0) {
         return std::nullopt;
     }

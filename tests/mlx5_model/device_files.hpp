@@ -12,9 +12,9 @@ inline constexpr unsigned kUverbsMajor = 231;
 inline constexpr unsigned kMiscMajor = 10;
 inline constexpr unsigned kRdmaCmMinor = 58;
 
-/// The device number of the file at `path`, where that is one of the model's.
+/// The device number of the file at `path`, if it is one of the model's.
 std::optional<dev_t> device_file(const char* path);
-/// A new descriptor of the model's file at `path`, or -errno; nothing where the path is not the model's.
+/// A new descriptor of the model's file at `path`, or -errno. nullopt if the path is not the model's.
 std::optional<int> open_device_file(const char* path);
 
 }  // namespace mlx5_model

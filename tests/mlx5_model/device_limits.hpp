@@ -1,4 +1,4 @@
-// What the device can do, in numbers: about a ConnectX-6's.
+// The device's limits, about those of a ConnectX-6.
 #pragma once
 
 #include <endian.h>
@@ -24,8 +24,8 @@ inline constexpr std::uint32_t kSrqsMax = 8192;
 inline constexpr std::uint32_t kPdsMax = 65536;
 inline constexpr std::uint16_t kModerationCountMax = 65535;
 inline constexpr std::uint16_t kModerationPeriodMax = 4095;
-inline constexpr std::uint64_t kTimestampMask = 0x7fffffffffffffff;  // mlx5_ib's
-inline constexpr std::uint64_t kCoreClockKhz = 1'000'000;            // CQEs have nanoseconds
+inline constexpr std::uint64_t kTimestampMask = 0x7fffffffffffffff;  // as in mlx5_ib
+inline constexpr std::uint64_t kCoreClockKhz = 1'000'000;            // CQEs have their time in nanoseconds
 
 inline ib_uverbs_query_device_resp device_limits(const DeviceFacts& device) {
     ib_uverbs_query_device_resp limits{};

@@ -57,7 +57,7 @@ TEST(FabricTest, APlanEndsWithItsQueuePair) {
 class Pace : public testing::Test {
 protected:
     ~Pace() override { mlx5_model_set_pace("hand"); }
-    /// Polls until there is one, and moves nothing itself.
+    /// Polls until there is a completion; does not step the NIC itself.
     static bool comes(const Cq& cq) {
         const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
         while (std::chrono::steady_clock::now() < end) {

@@ -1,4 +1,4 @@
-// What stands behind a descriptor that the model has given out in the kernel's place.
+// The object behind a descriptor that the model has given out in the kernel's place.
 #pragma once
 
 #include <sys/stat.h>
@@ -14,20 +14,21 @@ namespace mlx5_model {
 class File {
 public:
     virtual ~File() = default;
-    /// What fstat(2) says beside what the descriptor underneath says.
+    /// Changes what fstat(2) says of the underlying descriptor.
     virtual void describe(struct stat&) const {}
     virtual long ioctl(unsigned long request, void* argument);
     virtual long read(void* to, std::size_t size);
     virtual long write(const void* from, std::size_t size);
-    /// The descriptor was closed: the kernel takes back all that hangs on it. No other call comes afterwards.
+    /// The descriptor was closed: everything made through it is taken back, as the kernel does. No other call follows.
     virtual void closed() {}
 };
 
-/// From now on calls on `descriptor` go to `file`, until it is closed.
+/// From now on calls on `descriptor` go to `file`, until the descriptor is closed.
 void attach(int descriptor, std::shared_ptr<File> file);
-/// Null for descriptors that are not the model's: no lock is taken to find that out.
+/// The file behind `descriptor`. Null if the descriptor is not the model's; this check takes no lock.
 std::shared_ptr<File> attached(int descriptor);
-/// As attached(); the descriptor is nobody's afterwards. Null, too, in a child that has it by fork(2).
+/// Returns the file, like attached(), and gives the descriptor up. Also null in a child that inherited the descriptor
+/// by fork(2).
 std::shared_ptr<File> detach(int descriptor);
 
 /// The C library's own functions, past the model.

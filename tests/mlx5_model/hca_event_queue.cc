@@ -17,8 +17,8 @@ EventQueue::EventQueue() : descriptor_(::eventfd(0, EFD_CLOEXEC)) {
     }
 }
 
-// The descriptor is readable as long as there is something to take. Whoever changes that holds the lock, so these calls
-// do not wait.
+// The descriptor is readable as long as there is something to take. make_readable() and make_unreadable() are called
+// with the lock held, so they never block.
 void EventQueue::make_readable() {
     const std::uint64_t one = 1;
     (void)libc::write(descriptor_, &one, sizeof one);

@@ -14,8 +14,8 @@
 
 namespace mlx5_model {
 
-/// How many records about one object were read. The kernel says it when the object is destroyed, and the libraries wait
-/// until the program has acknowledged as many.
+/// How many records about one object were read. The kernel reports it when the object is destroyed, and the libraries
+/// wait until the program has acknowledged as many.
 using Reported = std::shared_ptr<std::atomic<std::uint32_t>>;
 inline Reported none_reported() {
     return std::make_shared<std::atomic<std::uint32_t>>(0);
@@ -30,25 +30,25 @@ public:
     /// Throws std::system_error when there is no descriptor left.
     EventQueue();
 
-    /// Owned by whoever it is given to, as descriptors are.
+    /// Owned by the program that it is given to, as descriptors are.
     [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
-    /// `reported` is counted up when the record is read.
+    /// `reported` is incremented when the record is read.
     void push(const void* record, std::size_t size, Reported reported = nullptr);
     template <class Event>
     void push(const Event& event, Reported reported = nullptr) {
         push(&event, sizeof event, std::move(reported));
     }
-    /// Takes back the records of one object that nobody has read yet; returns how many.
+    /// Drops the unread records of one object; returns how many.
     std::size_t forget(const Reported& reported);
     void forget_all();
-    /// From now on a read of an empty queue says EIO, as when the device has gone.
+    /// From now on a read of an empty queue fails with EIO, as after the removal of a device.
     void end();
-    /// The next record. Waits as the descriptor's flags say; else -errno.
+    /// Takes the next record. Waits for it unless the descriptor has O_NONBLOCK. Returns 0 or -errno.
     long take(Record& record);
 
-    /// One record, cut to `size`.
+    /// Reads one record, cut to `size`.
     long read(void* to, std::size_t size) override;
-    /// Objects may still hold the queue, and the descriptor's number may be another file's next.
+    /// Objects may still hold the queue afterwards, and another file may get the descriptor's number.
     void closed() override;
 
 private:

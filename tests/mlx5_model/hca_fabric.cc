@@ -55,7 +55,7 @@ WireFaults first_faults() {
 }  // namespace
 
 const std::vector<DeviceFacts>& devices() {
-    // Never destroyed: descriptors are closed until the very end of a process.
+    // Never destroyed: a process may close descriptors until its very end.
     static const auto* all = [] {
         auto* made = new std::vector<DeviceFacts>;
         for (unsigned i = 0; i < device_count(); ++i) {
@@ -112,7 +112,7 @@ void Hca::remove() {
 
 void Hca::count_rnr_nak() {
     ++rnr_naks_;
-    // One process's both ends: who sends a NAK, and who gets it.
+    // Both ends are in this process: the one that sends the NAK and the one that gets it.
     set_counter(facts_, "out_of_buffer", rnr_naks_);
     set_counter(facts_, "rnr_nak_retry_err", rnr_naks_);
 }
@@ -191,7 +191,7 @@ int Fabric::serve(std::uint32_t number, int most) {
 void Fabric::set_pace(Pace pace) {
     const std::lock_guard guard(thread_lock_);
     {
-        // What moved at the pace before has come to its end.
+        // The lock waits for a step at the old pace to end.
         const std::lock_guard still(lock);
         pace_ = pace;
     }
@@ -223,8 +223,8 @@ void Fabric::start_or_end_thread() {
     }
 }
 
-// A NIC takes no CPU, so this thread sleeps between its moves. sched_yield(2) in its place, beside workers that yield
-// as well, once kept all else from a CPU for minutes (Linux 6.18).
+// A NIC takes no CPU, so this thread sleeps between its moves. With sched_yield(2) instead, this thread and workers
+// that yield as well can keep everything else from a CPU for minutes (seen on Linux 6.18).
 void Fabric::run() {
     constexpr std::chrono::microseconds kAfterWork{2};
     constexpr std::chrono::microseconds kWhenIdle{20};

@@ -23,17 +23,17 @@ namespace mlx5_model {
 class UverbsFile;
 class Fabric;
 
-/// What all of the process see of one device. Fixed from the beginning.
+/// Facts about one device that never change; the whole process may read them.
 struct DeviceFacts {
     std::string name;  ///< mlx5_0
     std::string file;  ///< /dev/infiniband/uverbs0
     unsigned minor = 0;
     std::uint64_t node_guid = 0;  ///< in network byte order
     std::uint32_t address = 0;    ///< IPv4, in network byte order: 127.0.0.1 and following
-    ibv_gid gid{};                ///< of both entries of its table, which are of RoCE v1 and v2
+    ibv_gid gid{};                ///< both entries of its GID table, RoCE v1 and v2
 };
 
-/// MLX5_MODEL_DEVICES of them, one when that is not set.
+/// As many devices as MLX5_MODEL_DEVICES says; one if it is not set.
 const std::vector<DeviceFacts>& devices();
 
 std::uint64_t now_ns();
@@ -54,11 +54,11 @@ public:
 
     void add(UverbsFile* file) { files_.push_back(file); }
     void drop(UverbsFile* file) { std::erase(files_, file); }
-    /// Each open file is told by an event when it changes.
+    /// A change raises an event in each open file.
     void set_port(bool up);
-    /// As when it is unplugged: each open file is told, and answers with EIO from now on.
+    /// Unplugs the device: each open file gets an event, and answers with EIO from now on.
     void remove();
-    /// Into the counters of sysfs, too.
+    /// Also updates the counters in sysfs.
     void count_rnr_nak();
 
     MemoryKeys keys;
@@ -72,26 +72,26 @@ private:
     std::uint64_t rnr_naks_ = 0;
 };
 
-/// Who moves the NIC.
+/// What moves the NIC.
 enum class Pace : std::uint8_t {
-    by_hand,   ///< the one who calls step() and serve()
+    by_hand,   ///< the caller of step() and serve()
     by_polls,  ///< each poll of a completion queue
-    by_thread  ///< a thread
+    by_thread  ///< a thread of the fabric
 };
 
 /// "hand", "poll" or "thread"; aborts on another.
 Pace pace_of(std::string_view name);
 
-/// All devices of this process. Whoever touches them holds `lock`.
+/// All devices of this process. Every access to them requires `lock`.
 class Fabric {
 public:
-    /// Made when it is first asked for, and never destroyed: descriptors are closed until the very end of a process.
+    /// Made by the first call and never destroyed: a process may close descriptors until its very end.
     static Fabric& get();
 
     [[nodiscard]] Hca* hca(const std::string& name);
     [[nodiscard]] const std::vector<std::unique_ptr<Hca>>& hcas() const noexcept { return hcas_; }
     [[nodiscard]] bool knows(const ibv_gid& gid) const;
-    /// Null where the device is not there or has no such queue pair.
+    /// Null if the device does not exist or has no such queue pair.
     [[nodiscard]] QueuePair* find(const ibv_gid& gid, std::uint32_t qpn) const;
 
     std::uint32_t new_number() { return next_number_++; }
@@ -102,18 +102,18 @@ public:
     [[nodiscard]] QueuePair* qp(std::uint32_t number) const;
     [[nodiscard]] CompletionQueue* cq(std::uint32_t number) const;
 
-    /// Each queue pair carries out at most `most` sends, and channels are told. Returns how many ended. With the lock
-    /// held.
+    /// Each queue pair carries out at most `most` sends, then armed CQs put events into their channels. Returns how
+    /// many sends ended. Call with the lock held.
     int step(int most);
-    /// One queue pair's, and nothing else is touched.
+    /// Carries out at most `most` sends of one queue pair and touches nothing else. Returns how many ended.
     int serve(std::uint32_t qpn, int most);
 
     [[nodiscard]] Pace pace() const noexcept { return pace_.load(std::memory_order_relaxed); }
-    /// MLX5_MODEL=hand, poll or thread chooses the first; polls when it is not set.
+    /// MLX5_MODEL=hand, poll or thread in the environment sets the initial pace; by_polls if it is not set.
     void set_pace(Pace pace);
-    /// A file was opened: the thread runs where that is the pace. Called without the lock.
+    /// A file was opened: starts the thread if the pace is by_thread. Call without the lock.
     void opened();
-    /// A file was closed: with the last one the thread ends. Called without the lock.
+    /// A file was closed: the thread ends with the last file. Call without the lock.
     void closed();
 
     std::mutex lock;

@@ -1,4 +1,4 @@
-// What goes wrong on purpose: on the wire, in a queue pair, at a completion queue.
+// Faults on purpose: on the wire, and in the sends and receives of a queue pair.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace mlx5_model {
 /// What becomes of a request on its way.
 enum class Fate : std::uint8_t { arrives, is_lost, answer_is_lost, arrives_twice };
 
-/// How often, of 1024 requests.
+/// How many of 1024 requests meet each fault.
 struct WireFaults {
     std::uint32_t requests_lost = 0;
     std::uint32_t answers_lost = 0;
@@ -27,23 +27,23 @@ struct PlannedError {
 /// Not thread-safe: the fabric's lock is held.
 class FaultPlan {
 public:
-    /// By chance, until it is told otherwise. MLX5_MODEL_LOSS=requests,answers,repeated[,seed] in the environment is
-    /// such a plan.
+    /// Random faults, until the next call. MLX5_MODEL_LOSS=requests,answers,repeated[,seed] in the environment sets the
+    /// initial ones.
     void on_the_wire(const WireFaults& faults);
-    /// The next `count` requests of a queue pair meet `fate`, before chance has a say. Takes the place of what was
-    /// planned before.
+    /// The next `count` requests of a queue pair meet `fate`; random faults start again after them. Replaces an earlier
+    /// plan for the queue pair.
     void meet(std::uint32_t qpn, Fate fate, std::uint32_t count);
-    /// The send, or the receive, behind the next `after` of a queue pair ends with this error.
+    /// The next `after` sends, or receives, of a queue pair go on as usual; the one behind them ends with this error.
     void fail_send(std::uint32_t qpn, std::uint32_t after, PlannedError error);
     void fail_receive(std::uint32_t qpn, std::uint32_t after, PlannedError error);
 
-    /// Chance takes nothing from an unreliable queue pair, since nobody would send it again.
+    /// Random faults spare unreliable queue pairs, since nobody would repeat their requests.
     [[nodiscard]] Fate next_fate(std::uint32_t qpn, bool reliable);
     [[nodiscard]] std::optional<PlannedError> next_send_error(std::uint32_t qpn) { return next(send_errors_, qpn); }
     [[nodiscard]] std::optional<PlannedError> next_receive_error(std::uint32_t qpn) {
         return next(receive_errors_, qpn);
     }
-    /// Its number may be another's next.
+    /// Drops all plans for a queue pair: its number may be used again.
     void forget(std::uint32_t qpn);
 
 private:

@@ -84,7 +84,7 @@ int QueuePair::check(const ib_uverbs_modify_qp& request, ibv_qp_state to) const 
         return EINVAL;
     }
     if ((mask & IBV_QP_AV) != 0) {
-        // RoCE has no other addresses than GIDs.
+        // RoCE addresses are always GIDs.
         if (request.dest.is_global == 0 || request.dest.port_num != 1 || request.dest.sgid_index >= Hca::kGids) {
             return EINVAL;
         }
@@ -149,7 +149,7 @@ int QueuePair::modify(const ib_uverbs_modify_qp& request) {
             if (from == IBV_QPS_RTR) {
                 next_sequence_ = attributes_.sq_psn & kSequenceMask;
             } else if (from == IBV_QPS_SQE) {
-                // What was posted in SQE is flushed before.
+                // Requests that were posted in SQE are flushed first.
                 int ended = 0;
                 flush_sends(1 << 16, ended, now_ns());
             }

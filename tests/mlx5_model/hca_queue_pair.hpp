@@ -22,7 +22,7 @@ class UverbsFile;
 /// The bits of a packet sequence number (InfiniBand Architecture Specification 9.2).
 inline constexpr std::uint32_t kSequenceMask = 0xffffff;
 
-/// Pieces of memory that stand for one message.
+/// The pieces of memory that make up one message.
 class Pieces {
 public:
     struct Piece {
@@ -41,13 +41,13 @@ private:
     int count_ = 0;
     std::uint64_t total_ = 0;
 };
-/// As many bytes as both have.
+/// Copies as many bytes as both have.
 void copy(const Pieces& to, const Pieces& from);
 
 /// A message on the wire.
 struct Request {
     const SendWqe& wqe;
-    const Pieces& payload;  ///< what it brings; of reads and atomics where the answer goes
+    const Pieces& payload;  ///< the data that it carries; for reads and atomics: where the answer goes
     const ibv_gid& source_gid;
     std::uint32_t source_qpn = 0;
     std::uint32_t sequence = 0;  ///< counts messages from the PSN on
@@ -63,11 +63,11 @@ struct Answer {
         operational_error
     };
     Kind kind = Kind::silent;
-    std::uint64_t found = 0;  ///< an atomic's
+    std::uint64_t found = 0;  ///< the value before an atomic operation
     std::uint8_t rnr_timer = 0;
 };
 
-/// What MODIFY_QP has set.
+/// The attributes that MODIFY_QP has set.
 struct QpAttributes {
     ib_uverbs_qp_dest dest{};
     std::uint32_t qkey = 0;
@@ -116,10 +116,10 @@ public:
     [[nodiscard]] bool uses(const SharedReceiveQueue& srq) const noexcept { return srq_.get() == &srq; }
     [[nodiscard]] const DoorbellCounts& doorbells() const noexcept { return sends_.doorbells(); }
 
-    /// What MODIFY_QP asks. 0 or what the kernel refuses it with.
+    /// Carries out MODIFY_QP. Returns 0 or the error with which the kernel would refuse it.
     int modify(const ib_uverbs_modify_qp& request);
     void query(ib_uverbs_query_qp_resp& response) const;
-    /// How many of its asynchronous events were read; the others are taken back.
+    /// Drops the unread asynchronous events of the queue pair; returns how many were read.
     std::uint32_t forget_events();
 
     /// Carries out at most `most` send WQEs; returns how many ended.
@@ -175,15 +175,15 @@ private:
     QpAttributes attributes_;
     Reported events_ = none_reported();
 
-    // As the sender of requests.
+    // The requester's state.
     std::uint32_t next_sequence_ = 0;
     std::uint64_t wait_until_ns_ = 0;
-    std::uint32_t silences_ = 0;                 // in a row
-    std::uint32_t rnr_naks_ = 0;                 // in a row
-    alignas(64) std::uint8_t answer_bytes_[64];  // of a small answer, which goes into the CQE
+    std::uint32_t silences_ = 0;                 // tries without an answer, in a row
+    std::uint32_t rnr_naks_ = 0;                 // RNR NAKs, in a row
+    alignas(64) std::uint8_t answer_bytes_[64];  // a small answer, which goes into the CQE
     std::uint32_t answer_size_ = 0;
 
-    // As the one who answers.
+    // The responder's state.
     struct AnsweredAtomic {
         std::uint32_t sequence;
         std::uint64_t found;

@@ -136,8 +136,8 @@ QueuePair::Outcome QueuePair::ask(const SendWqe& wqe, const Pieces& local, std::
         if (fate == Fate::arrives_twice) {
             to->answer(request, now_ns);
         }
-        // Who has refused a request is in error and says nothing more, so a refusal that is lost could not be told from
-        // a peer that is gone.
+        // A refusal is never lost: the responder is in error afterwards and does not answer again, so a requester that
+        // missed the refusal would take it for a peer that is gone.
         if (fate == Fate::answer_is_lost && answer.kind == Answer::Kind::acknowledged) {
             answer = {};
         }

@@ -16,8 +16,8 @@ constexpr std::uint32_t kHalfOfSequence = 0x800000;
 constexpr std::uint32_t kWithGrh = 1u << 28;
 constexpr std::uint32_t kGrhBytes = 40;
 
-// What stands before a datagram where it came by RoCE v2 over IPv4: the second half of the place is the IPv4 header
-// (RoCEv2 annex A17).
+// The 40 bytes before a datagram's payload. With RoCE v2 over IPv4 their second half is the IPv4 header (RoCEv2 annex
+// A17).
 struct DatagramHeader {
     std::uint8_t bytes[kGrhBytes] = {};
 };
@@ -94,7 +94,8 @@ Answer QueuePair::answer_first(const Request& request, std::uint64_t now_ns) {
     }
 }
 
-// Its answer was lost: sends and writes are acknowledged, reads carried out again, atomics answered from what was kept.
+// Answers a repeated request: acknowledges sends and writes, carries reads out again, answers atomics from the kept
+// results.
 Answer QueuePair::answer_again(const Request& request) {
     switch (request.wqe.opcode) {
         case MLX5_OPCODE_RDMA_READ: return answer_read(request, 0, true);
@@ -147,7 +148,7 @@ Answer QueuePair::answer_send(const Request& request, std::uint64_t now_ns) {
     }
 }
 
-// A receive that cannot take its message is its owner's mistake, so the queue pair is in error, of whatever type it is.
+// A receive that cannot take its message is its owner's mistake, so a queue pair of any type enters the error state.
 QueuePair::Receipt QueuePair::receive(const Request& request, std::uint8_t cqe_opcode, std::uint64_t now_ns) {
     const bool datagram = facts_.type == IBV_QPT_UD;
     const std::optional<Receive> receive = take_receive();
@@ -214,7 +215,7 @@ QueuePair::Receipt QueuePair::receive(const Request& request, std::uint8_t cqe_o
     }
     if (cqe_opcode == MLX5_CQE_RESP_SEND_INV &&
         !facts_.hca->keys.invalidate(be32toh(request.wqe.immediate), facts_.pd, facts_.number)) {
-        // The message was whole, so its sender is told so; only this side knows of the key.
+        // The message is complete, so its sender gets an acknowledgement; only this side learns of the wrong key.
         fail_receive(*receive, MLX5_CQE_SYNDROME_REMOTE_INVAL_REQ_ERR, now_ns);
         enter_error(now_ns);
         return Receipt::delivered;

@@ -16,7 +16,7 @@ constexpr std::uint32_t kBlock = 64;
 constexpr std::uint32_t kSegment = 16;
 constexpr std::uint8_t kFences = MLX5_WQE_CTRL_FENCE | MLX5_WQE_CTRL_INITIATOR_SMALL_FENCE;
 constexpr std::uint8_t kControlBits = kFences | MLX5_WQE_CTRL_CQ_UPDATE | MLX5_WQE_CTRL_SOLICITED;
-constexpr std::uint32_t kKlmUnit = 4;  // octowords are counted in multiples of 4
+constexpr std::uint32_t kKlmUnit = 4;  // the count of octowords is a multiple of 4
 
 bool is_atomic(std::uint8_t opcode) {
     return opcode == MLX5_OPCODE_ATOMIC_CS || opcode == MLX5_OPCODE_ATOMIC_FA;
@@ -43,7 +43,7 @@ bool allowed(ibv_qp_type type, std::uint8_t opcode) {
     }
 }
 
-// Reads a WQE's segments one after the other, and knows when there are too few.
+// Reads a WQE's segments one after the other; refuses a WQE that ends too early.
 class Cursor {
 public:
     Cursor(const std::uint8_t* wqe, std::uint32_t bytes, std::uint32_t qpn, std::uint16_t index)
@@ -283,8 +283,8 @@ void SendQueue::read(std::uint16_t posted) {
             wqe.length());
 }
 
-// The doorbell is the first 8 bytes of the last WQE, alone or, by BlueFlame, with the rest of it. libmlx5 rings at two
-// places of a page by turns, so of what many queue pairs of one page have rung only the last two can be seen.
+// The doorbell is the first 8 bytes of the last WQE, alone or, with BlueFlame, with the rest of it. libmlx5 alternates
+// between two places of a page, so only the last two doorbells of all queue pairs on a page can be seen.
 void SendQueue::look_for_doorbell(std::uint16_t posted) {
     if (memory_.uar == nullptr) {
         return;

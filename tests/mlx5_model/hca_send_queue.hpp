@@ -1,4 +1,4 @@
-// Send WQEs as the NIC reads them: taken from the ring, checked, taken apart.
+// Reads send WQEs as the NIC does: takes them from the ring, checks them, takes them apart.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@
 
 namespace mlx5_model {
 
-/// One send WQE. What an opcode has no use for is left out.
+/// One send WQE. Only the fields that its opcode uses are set.
 struct SendWqe {
     static constexpr int kSegmentsMax = 62;
     static constexpr std::size_t kBytesMax = 1024;
 
-    std::uint16_t index = 0;  ///< of its first block of 64 bytes
+    std::uint16_t index = 0;  ///< index of its first 64-byte block
     std::uint16_t blocks = 0;
     std::uint8_t opcode = 0;  ///< MLX5_OPCODE_...
     bool signaled = false;
@@ -28,7 +28,7 @@ struct SendWqe {
     std::uint32_t rkey = 0;
     std::uint64_t swap_add = 0;
     std::uint64_t compare = 0;
-    std::uint32_t dest_qpn = 0;  ///< of a datagram
+    std::uint32_t dest_qpn = 0;  ///< the destination of a datagram
     std::uint32_t qkey = 0;
     ibv_gid dest_gid{};
     BindRequest bind;
@@ -43,7 +43,7 @@ struct SendWqe {
     [[nodiscard]] bool answers_with_data() const noexcept;  ///< a read or an atomic
 };
 
-/// What CREATE_QP hands over.
+/// The memory that CREATE_QP hands over.
 struct SendQueueMemory {
     const std::uint8_t* wqes = nullptr;
     std::uint32_t block_count = 0;
@@ -53,16 +53,16 @@ struct SendQueueMemory {
 
 struct DoorbellCounts {
     std::uint64_t records = 0;    ///< changes of a doorbell record that were seen
-    std::uint64_t rung = 0;       ///< of these, where the UAR has the doorbell, too
-    std::uint64_t blueflame = 0;  ///< of these, with the whole WQE
+    std::uint64_t rung = 0;       ///< changes whose doorbell is also in the UAR
+    std::uint64_t blueflame = 0;  ///< changes whose whole WQE is in the UAR
 };
 
-/// Not thread-safe: the fabric's lock is held. Aborts on what hardware would not accept.
+/// Not thread-safe: the fabric's lock is held. Aborts on a WQE or a doorbell record that hardware would not accept.
 class SendQueue {
 public:
     SendQueue(std::uint32_t qpn, ibv_qp_type type, const SendQueueMemory& memory);
 
-    /// The WQE that is next to be carried out, again and again until done(). Null where there is none.
+    /// The next WQE to carry out; the same one until done() is called. Null if there is none.
     const SendWqe* next();
     void done();
     [[nodiscard]] bool empty() const;

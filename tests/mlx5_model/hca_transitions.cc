@@ -32,7 +32,7 @@ constexpr int kInitUd = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
 constexpr int kPath = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
 constexpr int kAlternate = IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS;
 constexpr int kMoving = kAlternate | IBV_QP_PATH_MIG_STATE;
-// The hardware may have left RTS on its own, so the caller may say which state it has seen.
+// The hardware may have left RTS on its own, so the caller may name the state that it assumes.
 constexpr int kToRts = IBV_QP_CUR_STATE | kMoving;
 constexpr int kToRtsUd = IBV_QP_CUR_STATE | IBV_QP_QKEY;
 constexpr int kRetries = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
@@ -68,7 +68,7 @@ constexpr Move kMoves[] = {
 bool may_modify(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to, int mask) {
     mask &= ~IBV_QP_STATE;
     if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) {
-        // The kernel's table has no way from RESET to ERR.
+        // The kernel's table has no transition from RESET to ERR.
         return mask == 0 && !(from == IBV_QPS_RESET && to == IBV_QPS_ERR);
     }
     return std::ranges::any_of(kMoves, [&](const Move& move) {

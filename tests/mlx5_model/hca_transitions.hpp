@@ -5,8 +5,8 @@
 
 namespace mlx5_model {
 
-/// Whether a queue pair of `type` may go from one state to the other (which may be one) with the attributes of `mask`.
-/// IBV_QP_STATE in it is not looked at.
+/// Whether a queue pair of `type` may go from state `from` to state `to` (which may be equal) with the attributes of
+/// `mask`. IBV_QP_STATE in `mask` is ignored.
 [[nodiscard]] bool may_modify(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to, int mask);
 
 }  // namespace mlx5_model

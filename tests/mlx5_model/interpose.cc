@@ -1,6 +1,6 @@
-// The functions of the C library by which libibverbs, libmlx5 and librdmacm reach the kernel. They stand before the C
-// library's own, since this library is loaded first, and pass on what is not about the model. With it the C library's
-// headers make `open` another name of `open64`, and both are defined here.
+// The functions of the C library by which libibverbs, libmlx5 and librdmacm reach the kernel. This library is loaded
+// first, so they hide the C library's own functions; they pass on all calls that do not concern the model. With
+// _FILE_OFFSET_BITS the C library's headers would make `open` another name of `open64`, but both are defined here.
 #undef _FILE_OFFSET_BITS
 
 #include <dlfcn.h>
@@ -38,7 +38,7 @@ struct Table {
     std::map<int, Open> files;
 };
 
-// Never destroyed: descriptors are closed until the very end of a process.
+// Never destroyed: a process may close descriptors until its very end.
 Table& table() {
     static auto* one = new Table;
     return *one;
@@ -55,7 +55,7 @@ Function* next(const char* name) {
     return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
 }
 
-/// As the system calls' wrappers do: -1 and errno.
+/// Returns as the wrappers of system calls do: -1 and errno for an error.
 long answer(long result) {
     if (result >= 0) {
         return result;
@@ -122,7 +122,7 @@ std::shared_ptr<File> detach(int descriptor) {
     const std::lock_guard guard(table().lock);
     table().ours[static_cast<std::size_t>(descriptor)].store(false, std::memory_order_release);
     auto node = table().files.extract(descriptor);
-    // Where a descriptor came by fork(2), the parent's copy is the one that counts.
+    // In a child of fork(2) the descriptor is only a copy: the parent's one keeps the file.
     return node.empty() || node.mapped().by != ::getpid() ? nullptr : std::move(node.mapped().file);
 }
 
@@ -188,7 +188,7 @@ __attribute__((visibility("default"))) int fstat(int descriptor, struct stat* ou
 }
 
 __attribute__((visibility("default"))) int fstat64(int descriptor, struct stat64* out) noexcept {
-    // The two are one on 64-bit Linux.
+    // The two structures are the same on 64-bit Linux.
     return fstat(descriptor, reinterpret_cast<struct stat*>(out));
 }
 
@@ -225,8 +225,8 @@ __attribute__((visibility("default"))) int close(int descriptor) {
     return mlx5_model::libc::close(descriptor);
 }
 
-// The libraries ask by netlink which devices there are, before they look in sysfs. A kernel with RDMA would say none,
-// and they would look no further.
+// The libraries ask for the devices by netlink before they look in sysfs. A kernel with RDMA would answer that there
+// are none, and the libraries would not look in sysfs.
 __attribute__((visibility("default"))) int socket(int domain, int type, int protocol) noexcept {
     if (domain == AF_NETLINK && protocol == mlx5_model::kNetlinkRdma) {
         mlx5_model::make_sysfs();

@@ -1,4 +1,4 @@
-// Which calls of the C library are the model's, and that all others go on.
+// Tests which calls of the C library go to the model, and that all others go to the C library.
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>

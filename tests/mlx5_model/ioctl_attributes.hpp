@@ -9,8 +9,8 @@
 
 namespace mlx5_model {
 
-/// What a command was given, or nothing. The kernel's structures may end with an array without length, so std::optional
-/// cannot hold them.
+/// A value that a command was given, or nothing. Some of the kernel's structures end with an array without length, so
+/// std::optional cannot hold them.
 template <class Value>
 struct Given {
     bool there = false;
@@ -36,7 +36,7 @@ public:
         const ib_uverbs_attr* attribute = find(id);
         return attribute == nullptr ? 0 : attribute->len;
     }
-    /// Nothing where it is not there or is shorter than `least` bytes: the kernel refuses such a command.
+    /// Empty if the attribute is missing or shorter than `least` bytes: the kernel refuses such a command.
     template <class Value>
     [[nodiscard]] Given<Value> get(unsigned id, std::size_t least = sizeof(Value)) const {
         Given<Value> given;
@@ -44,14 +44,14 @@ public:
         if (attribute == nullptr || attribute->len < least) {
             return given;
         }
-        // What fits into the attribute stands in it.
+        // A value that fits into the attribute is stored in it; a longer one is pointed to.
         const void* from = attribute->len <= sizeof attribute->data ? &attribute->data
                                                                     : reinterpret_cast<const void*>(attribute->data);
         std::memcpy(&given.value, from, std::min<std::size_t>(attribute->len, sizeof given.value));
         given.there = true;
         return given;
     }
-    /// As much of the answer as the caller has room for; the rest of its room becomes 0.
+    /// Writes as much of the answer as the caller has room for, and zeroes the rest of that room.
     template <class Value>
     void put(unsigned id, const Value& value) const {
         ib_uverbs_attr* attribute = find(id);

@@ -1,4 +1,4 @@
-// The send WQEs that the NIC has read, for who compares them with what a program has posted.
+// The send WQEs that the NIC has read. Tests compare them with the requests that a program has posted.
 #pragma once
 
 #include <cstdint>

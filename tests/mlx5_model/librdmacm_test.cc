@@ -1,4 +1,4 @@
-// librdmacm as it comes from the distribution, on the rdma_cm of the model.
+// Runs the distribution's librdmacm on the model's rdma_cm.
 #include "ucma_ends.hpp"
 
 namespace mlx5_model {

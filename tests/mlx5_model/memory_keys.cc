@@ -8,7 +8,7 @@ std::optional<std::uint32_t> MemoryKeys::add(Entry entry) {
     if (entries_.size() >= kMost) {
         return std::nullopt;
     }
-    // Indices are used again late, so that a stale key is nobody's for a while.
+    // An index is reused as late as possible, so that a stale key stays invalid for a while.
     while (entries_.contains(next_index_)) {
         next_index_ = next_index_ == 0xffff0 ? 16 : next_index_ + 1;
     }

@@ -12,16 +12,16 @@ namespace mlx5_model {
 
 class UverbsFile;
 
-/// What a UMR WQE asks for.
+/// The request of a UMR WQE.
 struct BindRequest {
-    std::uint32_t key = 0;  ///< the window's, as it is before
+    std::uint32_t key = 0;  ///< the window's key before the operation
     bool unbind = false;
-    bool only_if_free = false;  ///< windows of type 2
-    bool only_of_qp = false;    ///< an invalidation of one
-    std::uint32_t new_key = 0;  ///< its low 8 bits count
+    bool only_if_free = false;  ///< windows of type 2: refused while the window is bound
+    bool only_of_qp = false;    ///< an invalidation: refused unless the window is bound to this queue pair
+    std::uint32_t new_key = 0;  ///< only its low 8 bits count
     std::uint32_t qpn = 0;      ///< 0xffffff: any queue pair
     int access = 0;
-    std::uint64_t start = 0;  ///< by which address the window is used
+    std::uint64_t start = 0;  ///< the address by which the window is used
     std::uint64_t length = 0;
     std::uint32_t region_key = 0;
     std::uint64_t region_address = 0;
@@ -32,29 +32,30 @@ class MemoryKeys {
 public:
     static constexpr std::uint32_t kAnyQp = 0xffffff;
     struct Key {
-        std::uint32_t key = 0;  ///< index in the upper 24 bits
+        std::uint32_t key = 0;  ///< its upper 24 bits are the index
         std::uint32_t pd = 0;
         bool window = false;
     };
 
-    /// A new key of `file`; nothing when there are too many.
+    /// Adds a key that belongs to `file`; nullopt if there are too many.
     std::optional<std::uint32_t> add_region(const UverbsFile* file, std::uint32_t pd, std::uint64_t start,
                                             std::uint64_t length, std::uint64_t iova, int access);
     std::optional<std::uint32_t> add_window(const UverbsFile* file, std::uint32_t pd, int type);
-    /// Takes the key with this index away. 0, EINVAL, or EBUSY while a window is bound to it.
+    /// Removes the key with this index. Returns 0, EINVAL, or EBUSY while a window is bound to it.
     int remove(const UverbsFile* file, std::uint32_t index, bool window);
-    /// Whatever `file` has left.
+    /// Removes all keys that belong to `file`.
     void remove_all(const UverbsFile* file);
     [[nodiscard]] bool uses(std::uint32_t pd) const;
 
-    /// Where the device finds these bytes. Null when the key does not open them for a queue pair of this PD and number.
+    /// The place in memory of these bytes. Null if the key does not give a queue pair of this PD and number access to
+    /// them.
     [[nodiscard]] void* local(std::uint32_t key, std::uint64_t address, std::uint64_t length, std::uint32_t pd,
                               int access) const;
     [[nodiscard]] void* remote(std::uint32_t key, std::uint64_t address, std::uint64_t length, std::uint32_t pd,
                                int access, std::uint32_t qpn) const;
-    /// False, and nothing changed, where hardware would answer with an error.
+    /// Returns false and changes nothing if hardware would answer with an error.
     bool bind(const BindRequest& request, std::uint32_t pd, std::uint32_t qpn);
-    /// Closes a window for a send with invalidate, at the responder. False where hardware would answer with an error.
+    /// Unbinds a window at the responder, for a send with invalidate. False if hardware would answer with an error.
     bool invalidate(std::uint32_t key, std::uint32_t pd, std::uint32_t qpn);
 
 private:
@@ -66,13 +67,13 @@ private:
         std::uint64_t length = 0;
         std::uint64_t iova = 0;
         int access = 0;
-        std::uint32_t windows = 0;  // bound to this region
-        // Of windows only.
+        std::uint32_t windows = 0;  // how many are bound to this region
+        // The members below are used by windows only.
         int window_type = 0;
         bool bound = false;
         bool zero_based = false;
         std::uint32_t qpn = kAnyQp;
-        std::uint32_t region = 0;  // index
+        std::uint32_t region = 0;  // index of the region that the window is bound to
     };
 
     static constexpr std::size_t kMost = 1u << 16;

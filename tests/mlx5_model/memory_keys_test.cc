@@ -29,7 +29,7 @@ protected:
         return key.value_or(0);
     }
     [[nodiscard]] std::uint64_t start() const { return reinterpret_cast<std::uint64_t>(memory); }
-    /// Of bytes 64 to 127 of the region.
+    /// Binds the window to bytes 64 to 127 of the region.
     [[nodiscard]] BindRequest bind_of(std::uint32_t window, std::uint32_t region) const {
         BindRequest bind;
         bind.key = window;
@@ -179,7 +179,7 @@ TEST_F(MemoryKeysTest, ARegionIsBusyWhileAWindowIsBoundToIt) {
     EXPECT_EQ(keys.remove(file, of_region >> 8, false), EBUSY);
     EXPECT_EQ(keys.remove(file, second >> 8, true), 0);
     EXPECT_EQ(keys.remove(file, of_region >> 8, false), EBUSY);
-    // A window of type 1 may be bound anew while it is bound.
+    // A bound window of type 1 may be bound again.
     ASSERT_TRUE(keys.bind(bind_of(next_variant(first), other_region), kPd, kRequester));
     EXPECT_EQ(keys.remove(file, of_region >> 8, false), 0);
     EXPECT_EQ(keys.remove(file, other_region >> 8, false), EBUSY);

@@ -14,7 +14,7 @@ namespace mlx5_model {
 namespace {
 
 constexpr int kStep = 64;
-constexpr std::size_t kStartsMax = 16;  // variants of start_poll
+constexpr std::size_t kStartsMax = 16;  // libmlx5's variants of start_poll
 
 using Poll = int (*)(ibv_cq*, int, ibv_wc*);
 using Start = int (*)(ibv_cq_ex*, ibv_poll_cq_attr*);
@@ -37,7 +37,7 @@ int poll(ibv_cq* cq, int count, ibv_wc* completions) {
     return poll_of_library.load(std::memory_order_relaxed)(cq, count, completions);
 }
 
-// The function that a CQ had says which of libmlx5's variants it is, so each has a hook of its own.
+// libmlx5 has several variants of start_poll. A CQ uses one of them, so each variant has a hook of its own.
 template <std::size_t Index>
 int start(ibv_cq_ex* cq, ibv_poll_cq_attr* attributes) {
     move();

@@ -1,14 +1,14 @@
-// Polls move the NIC.
+// Makes polls of CQs move the NIC.
 #pragma once
 
 #include <cstdint>
 
 namespace mlx5_model {
 
-/// From now on polls of this CQ, an ibv_cq by its address, move the NIC first where that is its pace. libmlx5 has
-/// filled in its functions before it asks the kernel for the CQ. ibv_poll_cq is the context's, so it is hooked with the
-/// first CQ alone: a test may have put a hook of its own before it since. Returns whether it was hooked: not where the
-/// pace is by hand.
+/// From now on polls of the ibv_cq at address `cq` move the NIC first, while the pace is by_polls. libmlx5 fills in a
+/// CQ's functions before it asks the kernel for the CQ. poll_cq is a function of the context, so only the context's
+/// first CQ hooks it: a test may since have put its own hook in front. Returns whether the CQ was hooked: false if the
+/// pace is by_hand.
 bool hook_polls(std::uint64_t cq, bool first_of_context);
 
 }  // namespace mlx5_model

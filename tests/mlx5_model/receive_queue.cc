@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint32_t kLengthMask = 0x7fffffff;
 
-// libmlx5 ends a list that is shorter than its place by a key that is nobody's.
+// If a list is shorter than its place, libmlx5 ends it with an invalid key.
 void read_segments(Receive& receive, const std::uint8_t* wqe, std::uint32_t bytes, const char* whose,
                    std::uint32_t number) {
     for (std::uint32_t at = 0; at + sizeof(mlx5_wqe_data_seg) <= bytes; at += sizeof(mlx5_wqe_data_seg)) {
@@ -75,7 +75,7 @@ std::optional<Receive> RingReceiveQueue::take() {
 SharedReceiveQueue::SharedReceiveQueue(const Facts& facts, const std::uint8_t* wqes,
                                        const volatile std::uint32_t* doorbell)
     : facts_(facts), wqes_(wqes), doorbell_(doorbell) {
-    // libmlx5's own rule for the distance of two WQEs, which the kernel computes alike.
+    // libmlx5 and the kernel compute the distance of two WQEs by this rule.
     while ((std::size_t{1} << shift_) <
            sizeof(mlx5_wqe_srq_next_seg) + std::size_t{facts.max_sge} * sizeof(mlx5_wqe_data_seg)) {
         ++shift_;

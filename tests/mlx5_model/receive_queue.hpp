@@ -9,7 +9,7 @@ namespace mlx5_model {
 
 class UverbsFile;
 
-/// A piece of memory by a key.
+/// A piece of memory, named by a key.
 struct DataSegment {
     std::uint32_t length = 0;
     std::uint32_t lkey = 0;
@@ -18,7 +18,7 @@ struct DataSegment {
 
 struct Receive {
     static constexpr int kSegmentsMax = 32;
-    std::uint16_t counter = 0;  ///< what the CQE says
+    std::uint16_t counter = 0;  ///< the WQE counter that the CQE reports
     int segment_count = 0;
     DataSegment segments[kSegmentsMax];
     [[nodiscard]] std::span<const DataSegment> data() const noexcept {
@@ -26,12 +26,12 @@ struct Receive {
     }
 };
 
-/// Not thread-safe: the fabric's lock is held. Aborts on what hardware would not accept.
+/// Not thread-safe: the fabric's lock is held. Aborts on a WQE or a doorbell record that hardware would not accept.
 class ReceiveQueue {
 public:
     virtual ~ReceiveQueue() = default;
     [[nodiscard]] virtual std::uint32_t left() const = 0;
-    /// The oldest; nothing where none is left.
+    /// Takes the oldest receive; nullopt if none is left.
     virtual std::optional<Receive> take() = 0;
 };
 
@@ -68,7 +68,7 @@ public:
 
     [[nodiscard]] std::uint32_t limit() const noexcept { return limit_; }
     void set_limit(std::uint32_t limit) noexcept { limit_ = limit; }
-    /// Whether it has come below its limit, which is told once.
+    /// Whether the queue has fallen below its limit; true only once for each limit that is set.
     [[nodiscard]] bool falls_below_limit() noexcept;
 
 private:

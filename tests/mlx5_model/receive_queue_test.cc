@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint32_t kNumber = 0x123;
 constexpr std::uint32_t kCount = 4;
-constexpr std::uint32_t kShift = 5;  // two segments each
+constexpr std::uint32_t kShift = 5;  // two segments in each WQE
 
 void put_segment(std::uint8_t* wqe, int place, std::uint32_t length, std::uint32_t lkey, std::uint64_t address) {
     auto* segment = reinterpret_cast<mlx5_wqe_data_seg*>(wqe) + place;
@@ -29,7 +29,7 @@ protected:
     std::uint8_t* slot(std::uint32_t index) { return bytes + (std::size_t{index % kCount} << kShift); }
     void tell(std::uint32_t count) { record = htobe32(count); }
     RingReceiveQueue make() { return {kNumber, bytes, kCount, kShift, &record}; }
-    /// With one receive told.
+    /// Posts and takes one receive.
     void take_one() {
         RingReceiveQueue queue = make();
         tell(1);
@@ -141,7 +141,7 @@ TEST_F(RingReceivesDeathTest, SegmentsOfNoUseAreRefused) {
 
 // ---- Shared ----
 
-constexpr std::uint32_t kShared = 3;  // of 4 places one stays free, as libmlx5 has it
+constexpr std::uint32_t kShared = 3;  // libmlx5 leaves one of the 4 places free
 constexpr std::uint32_t kSges = 2;
 constexpr std::uint32_t kStride = 64;
 

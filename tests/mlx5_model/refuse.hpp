@@ -1,4 +1,4 @@
-// The end of a process that has handed the hardware something that it would not accept.
+// Ends a process that has handed the hardware something unacceptable.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace mlx5_model {
 
-/// Says what is wrong, on standard error, and aborts: no error code would reach who is to blame.
+/// Says on standard error what is wrong and aborts: no error code would reach the code at fault.
 [[noreturn]] void refuse(const std::string& what);
 
 template <class... Arguments>
@@ -15,7 +15,7 @@ template <class... Arguments>
     refuse(fmt::format(text, std::forward<Arguments>(arguments)...));
 }
 
-/// For the model's numbers, which come in network byte order: the range that a field has.
+/// Refuses with this text unless `holds`.
 template <class... Arguments>
 void require(bool holds, fmt::format_string<Arguments...> text, Arguments&&... arguments) {
     if (!holds) [[unlikely]] {

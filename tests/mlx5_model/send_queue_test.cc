@@ -68,7 +68,7 @@ struct Bind {
     mlx5_wqe_umr_klm_seg klm{};
     bool with_klm = true;
 
-    /// Of 64 bytes, by libmlx5's rules.
+    /// Binds 64 bytes, by libmlx5's rules.
     Bind() {
         control.flags = MLX5_WQE_UMR_CTRL_FLAG_INLINE | MLX5_WQE_UMR_CTRL_FLAG_CHECK_FREE;
         control.klm_octowords = htobe16(4);
@@ -99,7 +99,7 @@ struct Bind {
 
 class SendQueueTest : public testing::Test {
 protected:
-    /// Puts it behind what was put before, and tells the device.
+    /// Appends `wqe` to the ring and updates the doorbell record.
     void put(const Wqe& wqe) {
         for (std::size_t i = 0; i < wqe.bytes().size(); ++i) {
             bytes[(posted * kBlock + i) % sizeof bytes] = wqe.bytes()[i];
@@ -109,7 +109,7 @@ protected:
     }
     void tell(std::uint32_t count) { record = htobe32(count); }
     SendQueue make(ibv_qp_type type = IBV_QPT_RC) { return {kQpn, type, {bytes, kBlocks, &record, uar}}; }
-    /// As the first of a queue pair.
+    /// Reads `wqe` as the first one of a new queue pair.
     void read_one(const Wqe& wqe, ibv_qp_type type = IBV_QPT_RC) {
         SendQueue queue = make(type);
         put(wqe);
@@ -243,7 +243,7 @@ TEST_F(SendQueueTest, LongWqesGoOnAtTheRingsBeginning) {
     SendQueue queue = make();
     std::uint16_t index = 0;
     for (int i = 0; i < 30000; ++i) {
-        const std::string text(150, static_cast<char>('a' + i % 26));  // 3 blocks of 8
+        const std::string text(150, static_cast<char>('a' + i % 26));  // 3 of the ring's 8 blocks
         put(Wqe(MLX5_OPCODE_SEND, index).inline_data(text));
         const SendWqe* wqe = queue.next();
         ASSERT_NE(wqe, nullptr);

@@ -31,8 +31,8 @@ constexpr std::string_view kCounters[] = {"rnr_nak_retry_err", "out_of_buffer"};
 
 constexpr std::string_view kPrefix = "mlx5-model-";
 
-// Named from the beginning, since libibverbs reads SYSFS_PATH early; made when a library looks for devices; removed at
-// the end of the process. A child that has not called exec leaves it alone.
+// The name is set at once, since libibverbs reads SYSFS_PATH early. The directory is made when a library looks for
+// devices, and removed at the end of the process, but not by a child that has not called exec.
 class Tree {
 public:
     Tree();
@@ -50,13 +50,13 @@ public:
     }
 
 private:
-    const pid_t maker_ = ::getpid();  // before the path, which has it in its name
+    const pid_t maker_ = ::getpid();  // declared before root_, whose name contains it
     fs::path root_;
     std::mutex lock_;
     bool made_ = false;
 };
 
-// What processes have left that were killed.
+// Removes the trees of processes that were killed.
 void remove_stale_trees() {
     std::error_code ignored;
     for (const fs::directory_entry& entry : fs::directory_iterator(fs::temp_directory_path(), ignored)) {
@@ -106,7 +106,7 @@ void Tree::make() {
         write(ib / "node_guid", guid);
         write(ib / "sys_image_guid", guid);
         write(ib / "fw_ver", "20.99.1000");
-        // It chooses the provider: ConnectX-6.
+        // This file chooses the provider: ConnectX-6.
         write(ib / "device/modalias", "pci:v000015B3d0000101Bsv000015B3sd00000008bc02sc00i00");
         write(ib / "device/numa_node", "-1");
         const fs::path port = ib / "ports/1";
@@ -143,7 +143,7 @@ void make_sysfs() {
 }
 
 void set_counter(const DeviceFacts& device, std::string_view name, std::uint64_t value) {
-    // Written in one go: whoever reads it meanwhile has the old number or the new one.
+    // One write, so that a concurrent reader sees either the old or the new number.
     const std::string text = fmt::format("{}\n", value);
     const int file = libc::open((tree().counters(device) / name).c_str(), O_WRONLY | O_CLOEXEC);
     if (file >= 0) {

@@ -10,7 +10,7 @@ struct DeviceFacts;
 
 /// Called when a library begins to look for devices.
 void make_sysfs();
-/// One of the port's hardware counters.
+/// Sets one of the port's hardware counters.
 void set_counter(const DeviceFacts& device, std::string_view name, std::uint64_t value);
 
 }  // namespace mlx5_model

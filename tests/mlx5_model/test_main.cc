@@ -10,9 +10,9 @@ int main(int count, char** arguments) {
     ::setenv("MLX5_MODEL_DEVICES", "4", 1);
     ::setenv("MLX5_MODEL", "hand", 1);
     ::unsetenv("MLX5_MODEL_LOSS");
-    // A program without it cannot free what it has on a device that is gone.
+    // Without it a program cannot free its objects on a removed device.
     ::setenv("RDMAV_ALLOW_DISASSOC_DESTROY", "1", 1);
-    // libmlx5 writes each failed CQE there, which is standard error else.
+    // libmlx5 prints each failed CQE there, by default to standard error.
     ::setenv("MLX5_DEBUG_FILE", "/dev/null", 1);
     return RUN_ALL_TESTS();
 }

@@ -10,7 +10,8 @@ namespace {
 constexpr std::array kTypes{IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD};
 constexpr std::array kStates{IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS,
                              IBV_QPS_SQD,   IBV_QPS_SQE,  IBV_QPS_ERR};
-constexpr int kAttributes = 21;  // IBV_QP_CUR_STATE is the lowest that is looked at, IBV_QP_DEST_QPN the highest
+// The checked attributes range from IBV_QP_CUR_STATE to IBV_QP_DEST_QPN.
+constexpr int kAttributes = 21;
 
 struct Row {
     ibv_qp_type type;

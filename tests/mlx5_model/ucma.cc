@@ -28,11 +28,11 @@ constexpr std::uint8_t kVendorOptionNotSupported = 35;
 constexpr std::uint8_t kConsumerDefined = 28;
 constexpr std::uint32_t kOptionMax = 1u << 22;
 
-/// What comes behind the header of a command.
+/// The part of a command behind its header.
 struct Input {
     const std::uint8_t* data = nullptr;
     std::size_t size = 0;
-    std::size_t room = 0;  ///< for the answer
+    std::size_t room = 0;  ///< bytes for the answer
 };
 
 template <class Command>
@@ -57,7 +57,7 @@ long write_answer(std::uint64_t to, const Answer& answer, std::size_t room = siz
     return copy_out(to, &answer, std::min(room, sizeof answer));
 }
 
-/// Nothing where the size is not the family's.
+/// Empty if the size does not fit the family.
 template <class Storage>
 std::optional<CmAddress> address(const Storage& storage, std::size_t size) {
     sa_family_t family = 0;
@@ -77,7 +77,7 @@ std::uint32_t index_of(const DeviceFacts& device) {
     return static_cast<std::uint32_t>(&device - devices().data());
 }
 
-/// As RoCE makes a GID of an address.
+/// The GID that RoCE makes of an address.
 ibv_gid gid_of(const CmAddress& address) {
     ibv_gid gid{};
     if (address.family() == AF_INET6) {
@@ -300,7 +300,8 @@ private:
         });
     }
 
-    // The partition is 0 here: the kernel reads it from an Ethernet broadcast address. It is the default one in routes.
+    // The partition is 0 here, since the kernel reads it from an Ethernet broadcast address. Routes have the default
+    // partition.
     static rdma_ucm_query_addr_resp device_answer(const CmId& id) {
         rdma_ucm_query_addr_resp answer{};
         if (id.device != nullptr) {
@@ -378,7 +379,7 @@ private:
         });
     }
 
-    // Older programs know nothing of what comes behind `reserved`.
+    // Older programs do not know the fields behind `reserved`.
     long connect(const Input& in) {
         rdma_ucm_connect command{};
         if (!read_command(in, command, offsetof(rdma_ucm_connect, ece)) || command.conn_param.valid == 0) {
@@ -467,8 +468,8 @@ private:
         return with_id(command.id, Needs::device, [&](CmId& id) { return fabric_.notify(id, command.event); });
     }
 
-    // Who reads and who destroys the identifier must agree on whether the event was handed out, so it is counted with
-    // the lock held.
+    // The lock is held while the event is counted, so that a thread that destroys the identifier knows whether the
+    // event was handed out.
     long get_event(const Input& in) {
         rdma_ucm_get_event command{};
         if (in.room < offsetof(rdma_ucm_event_resp, reserved)) {
@@ -544,7 +545,7 @@ private:
         return with_id(command.id, Needs::device, no_multicast);
     }
 
-    // Nothing was joined, so there is none of that number.
+    // Nothing can be joined, so no group has that number.
     long leave_multicast(const Input& in) {
         rdma_ucm_destroy_id command{};
         if (in.room < sizeof(rdma_ucm_destroy_id_resp)) {
@@ -563,7 +564,7 @@ private:
     CmEvents events_;
 };
 
-// In the order of their numbers.
+// Indexed by the number of the command.
 const std::array<CmFile::Command, RDMA_USER_CM_CMD_JOIN_MCAST + 1> CmFile::kCommands{
     &CmFile::create_id,
     &CmFile::destroy_id,

@@ -1,15 +1,14 @@
-// rdma_cm: what librdmacm asks by write(2) on /dev/infiniband/rdma_cm. Both ends of each connection are in this
-// process.
+// rdma_cm: answers the commands that librdmacm writes to /dev/infiniband/rdma_cm. Both ends of each connection are in
+// this process.
 #pragma once
 
 #include "hca_fabric.hpp"
 
 namespace mlx5_model {
 
-/// A new descriptor on which librdmacm speaks, or -errno.
+/// A new descriptor for librdmacm, or -errno.
 int open_rdma_cm();
-/// The device is gone: each identifier that is bound to it hears RDMA_CM_EVENT_DEVICE_REMOVAL, and nothing new binds to
-/// it.
+/// Removes the device: each identifier bound to it gets RDMA_CM_EVENT_DEVICE_REMOVAL, and none can bind to it any more.
 void remove_from_rdma_cm(const DeviceFacts& device);
 
 }  // namespace mlx5_model

@@ -19,7 +19,7 @@ const Raw& as(const sockaddr_storage& storage) {
     return reinterpret_cast<const Raw&>(storage);
 }
 
-/// Where the service of an InfiniBand address holds its port.
+/// The port in the service ID of an InfiniBand address.
 std::uint16_t service_port(const sockaddr_ib& address) {
     return static_cast<std::uint16_t>(be64toh(address.sib_sid) & be64toh(address.sib_sid_mask));
 }
@@ -70,7 +70,7 @@ void CmAddress::set_port(std::uint16_t port) {
 
 bool CmAddress::is_any() const {
     switch (family()) {
-        // All of 0.0.0.0/8.
+        // All of 0.0.0.0/8 counts as any address.
         case AF_INET: return (ntohl(as<sockaddr_in>(raw_).sin_addr.s_addr) >> 24) == 0;
         case AF_INET6: return IN6_IS_ADDR_UNSPECIFIED(&as<sockaddr_in6>(raw_).sin6_addr);
         case AF_IB: {

@@ -11,7 +11,7 @@
 
 namespace mlx5_model {
 
-/// What a socket address of this family takes, 0 for families that rdma_cm does not know.
+/// The size of a socket address of this family; 0 for families that rdma_cm does not know.
 std::size_t address_size(sa_family_t family);
 
 /// A socket address of IPv4, IPv6 or InfiniBand; family 0 until there is one.
@@ -31,11 +31,11 @@ public:
     [[nodiscard]] bool is_any() const;
     /// Whether both are of one host, whatever the ports.
     [[nodiscard]] bool same_host(const CmAddress& other) const;
-    /// This port at another host.
+    /// The address of `host`, with this port.
     [[nodiscard]] CmAddress at(const CmAddress& host) const;
-    /// The address of the device, of the given family. IPv6 has it mapped.
+    /// The device's address in the given family; an IPv4-mapped one for IPv6.
     static CmAddress of(const DeviceFacts& device, sa_family_t family);
-    /// The device that has it, removed or not; null for none.
+    /// The device with this address, removed or not; null if there is none.
     [[nodiscard]] const DeviceFacts* device() const;
 
 private:

@@ -1,4 +1,4 @@
-// What rdma_cm does later.
+// Actions that rdma_cm takes after a delay.
 #pragma once
 
 #include <chrono>
@@ -6,7 +6,7 @@
 
 namespace mlx5_model {
 
-/// Called by a thread of its own, which is begun when it is first needed.
+/// Runs `action` after `delay`, in a thread of its own that the first call starts.
 void later(std::chrono::milliseconds delay, std::function<void()> action);
 
 }  // namespace mlx5_model

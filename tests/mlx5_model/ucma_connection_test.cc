@@ -1,4 +1,4 @@
-// rdma_cm of the model, both ends: connections and how they end, datagram services, a device that is removed.
+// Both ends of the model's rdma_cm: connections and their ends, datagram services, the removal of a device.
 #include "ucma_ends.hpp"
 
 namespace mlx5_model {
@@ -162,7 +162,7 @@ TEST_F(RdmaCm, AMappedAddressIsOfIpv6) {
     const std::uint32_t both = server.id();
     ASSERT_EQ(server.bind(both, all), 0);
     ASSERT_EQ(server.listen(both), 0);
-    const std::uint16_t port = server.port(both);  // at the same place in both families
+    const std::uint16_t port = server.port(both);  // the port field is at the same place in both families
     const std::uint32_t id = client.id();
     ASSERT_EQ(client.resolve(id, mapped(1, port)), 0);
     client.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
@@ -371,7 +371,7 @@ TEST_F(RdmaCm, ManyThreadsAskAndOneAnswers) {
     for (std::uint32_t i = 0; i < kThreads; ++i) {
         threads.emplace_back(asks, i);
     }
-    // Every third is rejected by being destroyed.
+    // Every third request is rejected: its identifier is destroyed.
     for (std::uint32_t ended = 0, requests = 0; ended < kThreads * kRounds;) {
         kernel::rdma_ucm_event_resp event{};
         ASSERT_TRUE(server.readable(kPatienceMs));

@@ -1,5 +1,5 @@
-// The two descriptors of rdma_cm between which tests connect, by the commands themselves: librdmacm sends none that is
-// wrong. Wants three devices: MLX5_MODEL_DEVICES=3. The third one is removed.
+// Two descriptors of rdma_cm between which tests connect. The tests write the commands themselves, since librdmacm
+// sends no wrong ones. Needs three devices (MLX5_MODEL_DEVICES=3), of which the third is removed.
 #pragma once
 
 #include <fcntl.h>
@@ -32,7 +32,7 @@
 #include "hca_fabric.hpp"
 #include "ucma.hpp"
 
-// Its enumerators have the names of librdmacm's.
+// The kernel's enumerators have the same names as librdmacm's.
 namespace kernel {
 #include <rdma/rdma_user_cm.h>
 }  // namespace kernel
@@ -73,7 +73,7 @@ inline sockaddr_in6 mapped(std::size_t device, std::uint16_t port = 0) {
     return out;
 }
 
-/// A descriptor of rdma_cm. Its calls return what write(2) does: 0 for success, else the error.
+/// A descriptor of rdma_cm. Its calls return the result of write(2): 0 for success, else the error.
 class Channel {
 public:
     Channel() : descriptor_(open_rdma_cm()) { EXPECT_GE(descriptor_, 0); }
@@ -186,7 +186,7 @@ public:
         command.conn_param.initiator_depth = 1;
         return this->command(kernel::RDMA_USER_CM_CMD_ACCEPT, command);
     }
-    /// What the asking end says when its queue pair can send.
+    /// The asking end's command once its queue pair can send.
     int ready(std::uint32_t id) const {
         kernel::rdma_ucm_accept command{};
         command.id = id;
@@ -250,7 +250,7 @@ public:
     int get_event(kernel::rdma_ucm_event_resp& out, std::size_t room = sizeof(kernel::rdma_ucm_event_resp)) const {
         return command(kernel::RDMA_USER_CM_CMD_GET_EVENT, kernel::rdma_ucm_get_event{address_of(&out)}, room);
     }
-    /// The next event, which must be this one.
+    /// Reads the next event, which must be this one.
     kernel::rdma_ucm_event_resp expect(std::uint32_t event, std::uint32_t status = 0) const {
         kernel::rdma_ucm_event_resp out{};
         if (!readable(kPatienceMs)) {
@@ -284,7 +284,7 @@ protected:
         client.expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
         return id;
     }
-    /// Both ends, where one has asked and nobody has answered.
+    /// Makes both ends: one has asked, the other has not answered yet.
     void ask() {
         listening = listener(of_device(0));
         asking = routed(of_device(0, server.port(listening)));
@@ -292,7 +292,7 @@ protected:
         asked = server.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
         answering = asked.id;
     }
-    /// From a device of the asking end to another, up to the answer.
+    /// Connects from device `from` to device `to`, up to the answer.
     void reply(std::size_t from, std::size_t to) {
         listening = listener(of_device(to));
         asking = client.id();

@@ -5,7 +5,7 @@
 #include <deque>
 #include <vector>
 
-// First: the kernel's header leaves out what netinet/in.h has defined.
+// Included first: the kernel's header leaves out the definitions that netinet/in.h has made.
 #include <netinet/in.h>
 
 #include <rdma/rdma_user_cm.h>
@@ -14,7 +14,7 @@ namespace mlx5_model {
 
 struct CmId;
 
-/// What events say. librdmacm's header has the same numbers, and cannot be included beside the kernel's.
+/// The kinds of events. librdmacm's header has the same numbers but cannot be included beside the kernel's.
 enum class CmTold : std::uint32_t {
     addr_resolved,
     addr_error,
@@ -39,8 +39,8 @@ constexpr std::uint32_t number_of(CmTold told) {
 }
 
 struct CmEvent {
-    CmId* about = nullptr;    ///< whose count of events it is: a listener's where somebody asks for a connection
-    CmId* request = nullptr;  ///< the identifier that was made for who asks
+    CmId* about = nullptr;    ///< the identifier that counts the event; for a connection request: the listener
+    CmId* request = nullptr;  ///< the identifier that was made for a connection request
     rdma_ucm_event_resp answer{};
 };
 
@@ -51,15 +51,15 @@ public:
     /// Throws std::system_error when there is no descriptor left.
     CmEvents();
 
-    /// Owned by whoever it is given to, as descriptors are.
+    /// Owned by the program that it is given to, as descriptors are.
     [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
     [[nodiscard]] bool empty() const noexcept { return events_.empty(); }
     void push(const CmEvent& event);
     [[nodiscard]] const CmEvent& front() const { return events_.front(); }
     void pop();
-    /// What is about this identifier, in its order. It is gone from here.
+    /// Removes the events about this identifier and returns them in their order.
     std::vector<CmEvent> take_back(const CmId& id);
-    /// Returns when there may be an event, or with -EAGAIN or -EINTR. To be called without the lock.
+    /// Returns when there may be an event, or with -EAGAIN or -EINTR. Call without the lock.
     [[nodiscard]] long wait() const;
 
 private:

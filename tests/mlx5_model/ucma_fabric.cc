@@ -1,4 +1,4 @@
-// Addresses, ports and who listens. The conversations are in ucma_talk.cc.
+// Addresses, ports and listeners. The conversations are in ucma_talk.cc.
 #include "ucma_fabric.hpp"
 
 #include <unistd.h>
@@ -16,7 +16,7 @@ namespace {
 using State = CmId::State;
 using Talk = CmId::Talk;
 
-/// What Linux chooses ports from unless it is told otherwise.
+/// Linux's default range of ports to choose from.
 constexpr std::uint16_t kFirstPort = 32768;
 constexpr std::uint16_t kLastPort = 60999;
 constexpr std::uint16_t kReservedPorts = 1024;
@@ -25,7 +25,7 @@ constexpr std::uint32_t kFlowLabelMask = 0xfffff;
 constexpr std::uint8_t kPathLifeTime = 18;
 constexpr std::uint64_t kServiceSpaceMask = ~std::uint64_t{0xffff};
 
-/// Of an InfiniBand address the service says which space it is of.
+/// The port space of an identifier. In an InfiniBand address the service ID contains it.
 std::uint16_t space_of(const CmId& id) {
     if (id.source.family() != AF_IB) {
         return id.space;
@@ -45,12 +45,12 @@ std::uint16_t space_of(const CmId& id) {
 }  // namespace
 
 CmFabric& CmFabric::instance() {
-    // Never destroyed: descriptors are closed until the very end of a process.
+    // Never destroyed: a process may close descriptors until its very end.
     static auto* one = new CmFabric;
     return *one;
 }
 
-// The lowest number that is free, as the kernel does it.
+// Uses the lowest free number, as the kernel does.
 CmId& CmFabric::create(CmEvents& events, std::uint64_t uid, std::uint16_t space, std::uint8_t qp_type) {
     auto id = std::make_unique<CmId>();
     for (const auto& [number, other] : ids_) {
@@ -189,7 +189,7 @@ long CmFabric::bind(CmId& id, const CmAddress& source) {
     const DeviceFacts* device = nullptr;
     if (!source.is_any()) {
         device = source.device();
-        // An InfiniBand address is of no RoCE device.
+        // No RoCE device has an InfiniBand address.
         if (device == nullptr || is_gone(device)) {
             return source.family() == AF_IB || device != nullptr ? -ENODEV : -EADDRNOTAVAIL;
         }
@@ -211,7 +211,7 @@ long CmFabric::bind(CmId& id, const CmAddress& source) {
     return 0;
 }
 
-// Answers at once, where the kernel asks the network.
+// Answers at once; the kernel would ask the network.
 long CmFabric::resolve_address(CmId& id, const std::optional<CmAddress>& source, const CmAddress& destination) {
     if (id.state != State::bound) {
         if (const long error = bind(id, source ? *source : CmAddress::any(destination.family())); error != 0) {
@@ -229,7 +229,7 @@ long CmFabric::resolve_address(CmId& id, const std::optional<CmAddress>& source,
         remote = id.device != nullptr ? id.device : here == devices().end() ? nullptr : &*here;
     }
     if (remote == nullptr || is_gone(remote)) {
-        // Where the way is known, a neighbour is asked for who does not answer.
+        // With a device the route is known, but the neighbour there does not answer.
         tell(id, CmTold::addr_error, id.device != nullptr ? -ETIMEDOUT : -ENODEV);
         return 0;
     }

@@ -1,4 +1,4 @@
-// The identifiers of rdma_cm, who listens, and the conversations between two of them, as
+// The identifiers of rdma_cm, the listeners, and the conversations between two identifiers, as
 // drivers/infiniband/core/{cma,cm}.c hold them.
 #pragma once
 
@@ -20,20 +20,20 @@
 
 namespace mlx5_model {
 
-/// A path that a route leads along.
+/// The path of a route.
 struct CmPath {
     std::uint32_t flow_label = 0;
     std::uint8_t traffic_class = 0;
-    std::uint8_t life_time = 0;  ///< 4.096 microseconds times two to the power of it
+    std::uint8_t life_time = 0;  ///< 4.096 microseconds times two to the power of this
 };
 
 struct CmId {
-    /// The way of an identifier.
+    /// The states of an identifier.
     enum class State { idle, bound, address_resolved, route_resolved, connecting, disconnected, listening };
-    /// The way of its conversation with another one: of the messages of the InfiniBand architecture, volume 1,
-    /// chapter 12.
+    /// The states of its conversation with another identifier. The messages are those of the InfiniBand architecture,
+    /// volume 1, chapter 12.
     enum class Talk {
-        none,  ///< there was never one
+        none,  ///< there was never a conversation
         over,
         listening,
         asked,
@@ -41,27 +41,27 @@ struct CmId {
         replied,
         was_replied,
         established,
-        left,      ///< waits for the answer
-        was_left,  ///< owes the answer
+        left,      ///< has asked to disconnect; waits for the answer
+        was_left,  ///< was asked to disconnect; owes the answer
         timewait,
         asked_datagram,
         was_asked_datagram,
     };
 
     std::uint32_t number = 0;
-    std::uint64_t serial = 0;  ///< nobody had it before
-    std::uint64_t uid = 0;     ///< of librdmacm. While it is 0, nothing is told but the request itself.
+    std::uint64_t serial = 0;  ///< never used for another identifier
+    std::uint64_t uid = 0;     ///< librdmacm's name for it. While it is 0, only the connection request is reported.
     CmEvents* events = nullptr;
     std::uint16_t space = 0;
     std::uint8_t qp_type = 0;
 
     State state = State::idle;
-    bool removed = false;  ///< with its device: it can be destroyed, and nothing else
+    bool removed = false;  ///< its device was removed: the identifier can only be destroyed
     CmAddress source;
     CmAddress destination;
     const DeviceFacts* device = nullptr;
     const DeviceFacts* remote = nullptr;
-    std::uint16_t bound_space = 0;  ///< of the port that it owns, which is the source's; 0 while it owns none
+    std::uint16_t bound_space = 0;  ///< the space of the port that it owns, which is the source's; 0 while it owns none
     bool reuse = false;
     bool family_only = false;
     bool family_only_set = false;
@@ -74,10 +74,10 @@ struct CmId {
 
     Talk talk = Talk::none;
     CmId* peer = nullptr;
-    rdma_ucm_connect asked{};  ///< what it asked the other end with
+    rdma_ucm_connect asked{};  ///< the parameters of its request to the other end
     int asked_times = 0;
-    std::uint32_t psn = 0;         ///< of the first packet that it receives
-    std::uint32_t remote_psn = 0;  ///< of the first that it sends
+    std::uint32_t psn = 0;         ///< PSN of the first packet that it receives
+    std::uint32_t remote_psn = 0;  ///< PSN of the first packet that it sends
     std::uint32_t qp_num = 0;
     std::uint32_t remote_qp_num = 0;
     std::uint8_t responder_resources = 0;
@@ -86,7 +86,7 @@ struct CmId {
     std::uint8_t rnr_retry_count = 0;
 };
 
-/// Each call wants the lock held and returns 0 or -errno, unless it says something else.
+/// Each call needs the lock held and returns 0 or -errno, unless its comment says otherwise.
 class CmFabric {
 public:
     static CmFabric& instance();
@@ -94,11 +94,11 @@ public:
     std::mutex lock;
 
     CmId& create(CmEvents& events, std::uint64_t uid, std::uint16_t space, std::uint8_t qp_type);
-    /// Null for none.
+    /// Null if there is no such identifier.
     CmId* find(std::uint32_t number);
-    /// The oldest one; null for none.
+    /// The oldest identifier of this descriptor; null if there is none.
     CmId* first_of(const CmEvents& events);
-    /// The peer hears of it. Returns how many events were handed out.
+    /// Also tells the peer. Returns how many events of the identifier were handed out.
     std::uint32_t destroy(CmId& id);
     void migrate(CmId& id, CmEvents& events);
     void remove(const DeviceFacts& device);
@@ -114,7 +114,7 @@ public:
     long disconnect(CmId& id);
     long notify(CmId& id, std::uint32_t event);
     long set_option(CmId& id, std::uint32_t name, std::span<const std::uint8_t> value);
-    /// How to move a queue pair to the state.
+    /// The attributes that move a queue pair to this state.
     long qp_attributes(CmId& id, std::uint32_t state, ib_uverbs_qp_attr& out);
 
 private:
@@ -150,7 +150,7 @@ private:
     std::mt19937 random_{std::random_device{}()};
 };
 
-/// As the routes of RoCE have it.
+/// The hop limit of RoCE routes.
 inline constexpr std::uint8_t kHopLimit = 64;
 inline constexpr std::uint8_t kSgidIndex = 1;  ///< RoCE v2
 inline constexpr std::uint8_t kPort = 1;

@@ -1,5 +1,5 @@
-// The conversations between two identifiers: who asks, replies, is ready, rejects and leaves, and what the other one
-// hears of it.
+// The conversations between two identifiers: asking, replying, getting ready, rejecting and leaving, and the events
+// that each causes at the other end.
 #include <sys/types.h>
 
 #include <algorithm>
@@ -18,8 +18,8 @@ using State = CmId::State;
 using Talk = CmId::Talk;
 using Data = std::span<const std::uint8_t>;
 
-// What rdma_cm leaves to the program of the messages' private data. It is always told in full, with zeros behind what
-// was sent.
+// The part of each message's private data that rdma_cm leaves to the program. The receiver always gets all of it, with
+// zeros behind the data that was sent.
 constexpr std::size_t kHeaderSize = 36;
 constexpr std::size_t kRequestSize = 92 - kHeaderSize;
 constexpr std::size_t kReplySize = 196;
@@ -27,7 +27,7 @@ constexpr std::size_t kRejectionSize = 148;
 constexpr std::size_t kDatagramRequestSize = 216 - kHeaderSize;
 constexpr std::size_t kDatagramReplySize = 136;
 
-// Reasons of a rejection, and what is said of a datagram service.
+// Reasons of a rejection, then states of a datagram service.
 constexpr std::uint32_t kTimedOut = 4;
 constexpr std::uint32_t kInvalidService = 8;
 constexpr std::uint32_t kStale = 10;
@@ -36,15 +36,15 @@ constexpr std::uint32_t kServed = 0;
 constexpr std::uint32_t kUnsupported = 1;
 constexpr std::uint32_t kDatagramRejected = 2;
 
-/// A request that found the backlog full is sent again, as often as the kernel does it. The kernel waits four seconds
-/// each time.
+/// A request that finds the backlog full is sent again, as many times as the kernel sends it. The kernel waits four
+/// seconds before each repetition.
 constexpr std::chrono::milliseconds kAskAgainAfter{100};
 constexpr int kAskedTimesMax = 16;
-/// The kernel computes it from the timeout of the path.
+/// The kernel computes this time from the timeout of the path.
 constexpr std::chrono::milliseconds kTimewait{20};
 
-constexpr std::uint32_t kDatagramQkey = 0x01234567;  ///< of everybody who asks for none
-constexpr std::uint8_t kAckDelay = 16;               ///< of a ConnectX: 4.096 microseconds times two to the power of it
+constexpr std::uint32_t kDatagramQkey = 0x01234567;  ///< for identifiers that ask for no other one
+constexpr std::uint8_t kAckDelay = 16;  ///< a ConnectX's: 4.096 microseconds times two to the power of this
 constexpr std::uint8_t kTimeoutMax = 31;
 
 template <class Param>
@@ -69,8 +69,8 @@ ib_uverbs_ah_attr address_vector(const CmId& id) {
     return out;
 }
 
-// A packet there and back, and what the other end needs to answer, each as an exponent: the greater one, and one more
-// where they are alike.
+// The timeout covers a packet's way there and back and the delay of the other end, each given as an exponent. Their sum
+// is about the greater exponent, or one more where both are alike.
 std::uint8_t ack_timeout(std::uint8_t life_time) {
     const unsigned there_and_back = life_time + 1u;
     const unsigned timeout = there_and_back >= kAckDelay ? there_and_back + (kAckDelay + 1u >= there_and_back ? 1 : 0)
@@ -147,7 +147,7 @@ long CmFabric::connect(CmId& id, const rdma_ucm_connect& command) {
     return 0;
 }
 
-// An old connection of the same queue pair, which this end has not finished with.
+// An old connection of the requester's queue pair that this end has not finished with.
 CmId* CmFabric::stale(const CmId& from) {
     for (const auto& [number, id] : ids_) {
         const bool holds = id->talk == Talk::was_asked || id->talk == Talk::replied || id->talk == Talk::was_replied ||
@@ -164,7 +164,7 @@ void CmFabric::ask(CmId& from) {
     if (is_gone(from.remote)) {
         return unreachable(from, -ETIMEDOUT);
     }
-    // Before the service is looked at.
+    // A stale connection is found before the service is looked up.
     if (CmId* const old = datagram ? nullptr : stale(from); old != nullptr) {
         (void)disconnect(*old);
         return hear_rejection(from, kStale, {});
@@ -261,7 +261,7 @@ long CmFabric::accept(CmId& id, const rdma_ucm_accept& command) {
         error = with_param ? reply(id, command) : ready(id);
     }
     if (error != 0) {
-        // The other end need not wait for what does not come.
+        // Otherwise the other end would wait for an answer that does not come.
         (void)reject(id, kByConsumer, {});
     } else if (with_param) {
         id.uid = command.uid;
@@ -306,7 +306,7 @@ long CmFabric::ready(CmId& id) {
         return -EINVAL;
     }
     id.talk = Talk::established;
-    // Else it was told by rdma_notify().
+    // A peer in another state was told earlier, by rdma_notify().
     if (CmId* const to = id.peer; to != nullptr && to->talk == Talk::replied) {
         to->talk = Talk::established;
         tell(*to, CmTold::established);
@@ -414,7 +414,7 @@ void CmFabric::hear_rejection(CmId& id, std::uint32_t reason, Data data) {
 
 // --- Leaving ---
 
-// What goes wrong here is not said: the kernel does not say it, either.
+// Reports no error once there was a conversation: the kernel does not, either.
 long CmFabric::disconnect(CmId& id) {
     if (id.talk == Talk::none) {
         return -EINVAL;
@@ -457,7 +457,7 @@ void CmFabric::hear_left(CmId& id) {
     }
 }
 
-// The identifier goes, and its peer must not wait for it.
+// The identifier is about to be destroyed, and its peer must not wait for it.
 void CmFabric::leave(CmId& id) {
     CmId* const to = id.peer;
     switch (id.talk) {

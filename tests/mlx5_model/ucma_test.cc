@@ -1,4 +1,4 @@
-// rdma_cm of the model, one end of it: descriptors, identifiers, addresses, ports, routes.
+// One end of the model's rdma_cm: descriptors, identifiers, addresses, ports, routes.
 #include "ucma_ends.hpp"
 
 namespace mlx5_model {

@@ -25,7 +25,7 @@ namespace mlx5_model {
 namespace {
 
 constexpr std::uint64_t kPage = 4096;
-// Offsets that libmlx5's older ways to map UARs would use lie before it.
+// Lower offsets are those of libmlx5's older ways to map UARs.
 constexpr std::uint64_t kFirstUar = 0x10000;
 constexpr std::uint32_t kUars = 4096;
 
@@ -80,7 +80,7 @@ void UverbsFile::describe(struct stat& out) const {
     out.st_rdev = makedev(kUverbsMajor, hca_.facts().minor);
 }
 
-// The kernel takes back what the program has left, in an order in which nothing is in use.
+// Destroys the remaining objects as the kernel does, users before the objects that they use.
 void UverbsFile::closed() {
     Fabric& fabric = hca_.fabric();
     {
@@ -173,7 +173,7 @@ int UverbsFile::invoke_write(const Attributes& attributes) {
         return EINVAL;
     }
     if (attributes.find(UVERBS_ATTR_CORE_OUT) == nullptr && attributes.size(UVERBS_ATTR_CORE_IN) == 0) {
-        return ENOSPC;  // libibverbs asks whether there is INVOKE_WRITE at all
+        return ENOSPC;  // libibverbs probes for INVOKE_WRITE with such a command
     }
     if (async_events_ == nullptr && *command != IB_USER_VERBS_CMD_GET_CONTEXT) {
         return EINVAL;
@@ -226,7 +226,7 @@ int UverbsFile::get_context(const Attributes& attributes) {
     mlx5_ib_alloc_ucontext_resp driver{};
     driver.qp_tab_size = 1 << 18;
     driver.bf_reg_size = 512;
-    driver.tot_bfregs = 0;  // UARs are objects of their own, as since Linux 5.7
+    driver.tot_bfregs = 0;  // UARs are objects of their own since Linux 5.7
     driver.cache_line_size = 64;
     driver.max_sq_desc_sz = 1024;
     driver.max_rq_desc_sz = 512;

@@ -1,4 +1,5 @@
-// An open /dev/infiniband/uverbsN: what ib_uverbs and mlx5_ib answer, and what a program has made by this descriptor.
+// An open /dev/infiniband/uverbsN: the answers of ib_uverbs and mlx5_ib, and the objects that a program has made
+// through this descriptor.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@
 
 namespace mlx5_model {
 
-/// As in Linux 6.1, with the old commands alone: every method that came later is answered with EPROTONOSUPPORT, and the
-/// libraries go back to UVERBS_METHOD_INVOKE_WRITE.
+/// Answers like Linux 6.1, but knows only the old commands: every later method gets EPROTONOSUPPORT, and the libraries
+/// fall back to UVERBS_METHOD_INVOKE_WRITE.
 class UverbsFile final : public File {
 public:
     /// A new descriptor, or -errno.
@@ -34,7 +35,7 @@ public:
     void raise(ibv_event_type type, std::uint64_t element, const Reported& reported);
     void forget(const Reported& reported);
     void raise_srq_limit(const SharedReceiveQueue& srq);
-    /// What was not read of a channel is gone; what was not read of asynchronous events stays.
+    /// Drops the unread events of the channels; unread asynchronous events stay.
     void end_events();
 
 private:
@@ -47,7 +48,7 @@ private:
 
     explicit UverbsFile(Hca& hca) : hca_(hca) {}
 
-    // What they return is 0 or an error number.
+    // These return 0 or an error number.
     int carry_out(const Attributes& attributes, std::uint16_t object, std::uint16_t method);
     int invoke_write(const Attributes& attributes);
     int get_context(const Attributes& attributes);
@@ -88,7 +89,7 @@ private:
     bool polls_hooked_ = false;
     std::uint32_t next_handle_ = 1;
     std::set<std::uint32_t> pds_;
-    std::map<std::uint32_t, std::uint32_t> ahs_;  // their PDs
+    std::map<std::uint32_t, std::uint32_t> ahs_;  // by handle: the PD
     std::map<std::uint32_t, std::shared_ptr<CompletionQueue>> cqs_;
     std::map<std::uint32_t, std::shared_ptr<QueuePair>> qps_;
     std::map<std::uint32_t, Srq> srqs_;

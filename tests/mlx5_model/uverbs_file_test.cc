@@ -1,4 +1,4 @@
-// Raw commands, which libibverbs would not send so.
+// Raw commands that libibverbs would never send.
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@
 namespace mlx5_model {
 namespace {
 
-/// A command that is built by hand.
+/// A command built by hand.
 class Command {
 public:
     Command(std::uint16_t object, std::uint16_t method) : bytes_(sizeof(ib_uverbs_ioctl_hdr)) {
@@ -43,7 +43,7 @@ public:
         header().num_attrs = static_cast<std::uint16_t>(header().num_attrs + 1);
         return *this;
     }
-    /// 0, or the error.
+    /// Returns 0 or the errno value.
     int send(int descriptor) {
         header().length = static_cast<std::uint16_t>(bytes_.size());
         return ::ioctl(descriptor, RDMA_VERBS_IOCTL, bytes_.data()) == 0 ? 0 : errno;

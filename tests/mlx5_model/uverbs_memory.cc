@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::uint32_t kRemoteWriting = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 
-// What the kernel could not pin. msync(2) knows, and does nothing else to memory of this kind.
+// Whether this memory is mapped; the kernel could not pin it otherwise. msync(2) fails if it is not, and does nothing
+// else to memory of this kind.
 bool mapped(std::uint64_t start, std::uint64_t length) {
     const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
     const std::uint64_t first = start / page * page;
@@ -30,7 +31,7 @@ int UverbsFile::allocate_pd(const Attributes& attributes) {
     if (pds_.size() >= kPdsMax) {
         return ENOMEM;
     }
-    // Handle and number are one: a number that is the device's alone.
+    // The handle is the PD's number, which is unique in the process.
     const std::uint32_t number = hca_.fabric().new_number();
     pds_.insert(number);
     ib_uverbs_alloc_pd_resp core{};
@@ -102,7 +103,7 @@ int UverbsFile::deregister_memory(const Attributes& attributes) {
 }
 
 int UverbsFile::allocate_window(const Attributes& attributes) {
-    // Its end is padding that libibverbs leaves out.
+    // The structure ends with padding that libibverbs leaves out.
     const auto request =
         attributes.get<ib_uverbs_alloc_mw>(UVERBS_ATTR_CORE_IN, offsetof(ib_uverbs_alloc_mw, reserved));
     if (!request || !pds_.contains(request->pd_handle) ||

@@ -1,5 +1,5 @@
-// Queue pairs of libibverbs, with libmlx5 below and the model below that. The pace is "hand": nothing moves
-// but by step().
+// Queue pairs of libibverbs, with libmlx5 below and the model below that. The pace is "hand": nothing moves without
+// step().
 #pragma once
 
 #include <fcntl.h>
@@ -53,7 +53,7 @@ inline Context open_device(std::string_view name) {
     return context;
 }
 
-/// Nothing where there is no event, and errno says why. It is acknowledged.
+/// Takes and acknowledges the next event. nullopt if there is none; errno says why.
 inline std::optional<ibv_async_event> next_event(ibv_context* context) {
     ibv_async_event event{};
     if (ibv_get_async_event(context, &event) != 0) {
@@ -62,7 +62,7 @@ inline std::optional<ibv_async_event> next_event(ibv_context* context) {
     ibv_ack_async_event(&event);
     return event;
 }
-/// -1 for none.
+/// -1 if there is no event.
 inline int next_event_type(ibv_context* context) {
     const auto event = next_event(context);
     return event ? static_cast<int>(event->event_type) : -1;
@@ -86,7 +86,7 @@ struct Options {
     std::uint16_t cqe_bytes = 64;
 };
 
-/// How two ends talk.
+/// The attributes of a connection between two ends.
 struct Path {
     std::uint8_t timeout = 1;  ///< 8 microseconds
     std::uint8_t retries = 7;
@@ -219,7 +219,7 @@ public:
         return modify(attributes, IBV_QPS_RTS, IBV_QP_SQ_PSN | (options.type == IBV_QPT_RC ? kReliable : 0));
     }
 
-    /// What is left out of the work request: its number, its parts, that it is signaled.
+    /// Sets the fields of `request` that callers leave out: ID, opcode, SGEs, IBV_SEND_SIGNALED.
     int post(ibv_wr_opcode opcode, std::uint64_t id, std::vector<ibv_sge> parts, ibv_send_wr request = {}) const {
         request.wr_id = id;
         request.opcode = opcode;
@@ -234,12 +234,12 @@ public:
         ibv_recv_wr* bad = nullptr;
         return srq != nullptr ? ibv_post_srq_recv(srq.get(), &request, &bad) : ibv_post_recv(qp.get(), &request, &bad);
     }
-    /// What is there.
+    /// One completion, if there is one.
     static std::optional<ibv_wc> poll(const Cq& cq) {
         ibv_wc completion{};
         return ibv_poll_cq(cq.get(), 1, &completion) == 1 ? std::optional(completion) : std::nullopt;
     }
-    /// The next: the NIC moves until there is one.
+    /// The next completion; moves the NIC until there is one.
     static ibv_wc next(const Cq& cq) {
         const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
         do {
@@ -278,7 +278,7 @@ inline void connect(const End& one, const End& other, const Path& path = {}) {
     ASSERT_EQ(other.ready_to_send(path), 0);
 }
 
-/// A request with a target: of `to`, at an offset.
+/// A request whose target is the memory of `to`, at an offset.
 inline ibv_send_wr to_memory(End& to, std::size_t offset) {
     ibv_send_wr request{};
     request.wr.rdma.remote_addr = to.at(offset);
@@ -294,7 +294,7 @@ inline ibv_send_wr atomic_on(End& to, std::size_t offset, std::uint64_t compare_
     return request;
 }
 
-/// Two that are connected.
+/// Two connected ends.
 struct Pair {
     explicit Pair(const Options& options = {}, const Path& path = {}) : here(options), there(options) {
         connect(here, there, path);

@@ -1,4 +1,4 @@
-// What goes wrong between two queue pairs: on the wire, at the receiver, in a request.
+// Errors between two queue pairs: on the wire, at the receiver, in a request.
 #include <string>
 
 #include "verbs_ends.hpp"
@@ -6,7 +6,7 @@
 namespace mlx5_model {
 namespace {
 
-// Sends and atomics, each of which must happen once.
+// Posts sends and atomics, each of which must happen once.
 void add_and_send(Pair& pair, int rounds) {
     std::uint64_t& sum = pair.there.memory[100];
     for (int i = 0; i < rounds; ++i) {
@@ -64,7 +64,7 @@ TEST(Loss, ByChanceNothingIsLostOrHappensTwice) {
     mlx5_model_on_the_wire(0, 0, 0, 1);
 }
 
-// Who has refused is in error and would not say it again.
+// After a refusal the responder is in error and could not repeat the answer.
 TEST(Loss, ARefusalIsNotLost) {
     Pair pair;
     mlx5_model_lose_answers(pair.here.number(), 1);
@@ -394,7 +394,7 @@ TEST(States, AnUnreliableSenderStopsInSqeAndGoesOn) {
     EXPECT_EQ(pair.here.state(), IBV_QPS_SQE);
     ASSERT_EQ(pair.here.post(IBV_WR_SEND, 2, {pair.here.part(0, 8)}), 0);
     EXPECT_EQ(pair.here.sent().status, IBV_WC_WR_FLUSH_ERR);
-    // It goes on receiving.
+    // The queue pair still receives.
     ASSERT_EQ(pair.here.post_receive(3, {pair.here.part(0, 8)}), 0);
     ASSERT_EQ(pair.there.post(IBV_WR_SEND, 4, {pair.there.part(0, 8)}), 0);
     EXPECT_EQ(pair.here.received().status, IBV_WC_SUCCESS);

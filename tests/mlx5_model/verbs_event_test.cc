@@ -1,5 +1,5 @@
-// Events: of completion channels, of devices and of what is on them; and what the libraries wait for when an
-// object is destroyed.
+// Events of completion channels, of devices and of the objects on them; and how the libraries wait for acknowledgements
+// when an object is destroyed.
 #include <poll.h>
 
 #include <cerrno>
@@ -10,7 +10,7 @@
 namespace mlx5_model {
 namespace {
 
-/// How many events the channel has. Each is acknowledged.
+/// Reads and acknowledges all events of the channel; returns how many there were.
 int channel_events(const End& end) {
     ibv_cq* cq = nullptr;
     void* context = nullptr;
@@ -97,8 +97,8 @@ TEST(ChannelEvents, WaitWhileTheyAreModerated) {
     EXPECT_EQ(ibv_modify_cq(pair.there.recv_cq.get(), &attributes), EINVAL);
 }
 
-// libibverbs waits, when a CQ is destroyed, until as many events were acknowledged as the kernel says were
-// read.
+// When a CQ is destroyed, the kernel reports how many of its events were read, and libibverbs waits until as many were
+// acknowledged.
 TEST(ChannelEvents, ThatNobodyReadHoldNoQueueBack) {
     Pair pair(with_channel());
     ASSERT_EQ(ibv_req_notify_cq(pair.there.recv_cq.get(), 0), 0);
@@ -220,7 +220,7 @@ TEST(AsyncEvents, OfWhichSomeWereReadHoldNothingBackOnceTheyAreAcknowledged) {
     ibv_async_event event{};
     ASSERT_EQ(ibv_get_async_event(pair.there.context.get(), &event), 0);
     ASSERT_EQ(event.event_type, IBV_EVENT_CQ_ERR);
-    pair.there.qp.reset();  // its event was not read
+    pair.there.qp.reset();  // the event of this queue pair was not read
     ibv_ack_async_event(&event);
     pair.there.send_cq.reset();
 }
@@ -254,7 +254,7 @@ TEST(AsyncEvents, APortGoesDownAndComesBack) {
     EXPECT_EQ(state(), IBV_PORT_ACTIVE);
 }
 
-// The last device is there for this test alone.
+// Only this test uses the last device.
 TEST(AsyncEvents, ARemovedDeviceSaysSoAndAnswersNoMore) {
     const char* const name = devices().back().name.c_str();
     Options options = with_channel();
@@ -290,7 +290,7 @@ TEST(AsyncEvents, ARemovedDeviceSaysSoAndAnswersNoMore) {
         }
     }
     ibv_free_device_list(list);
-    // A destroy is answered with EIO, too, of which libibverbs makes a success where
+    // The destroy commands at the end of the test get EIO, too; libibverbs turns that into success if
     // RDMAV_ALLOW_DISASSOC_DESTROY is set.
 }
 

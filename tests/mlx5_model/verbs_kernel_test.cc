@@ -1,4 +1,4 @@
-// What the kernel answers: which devices there are, what it refuses, what it takes back.
+// The kernel's answers: the list of devices, refusals, and the release of objects when a descriptor is closed.
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -239,7 +239,7 @@ TEST(Kernel, AnAddressHandleNeedsSomebodyThere) {
         attributes.grh.dgid = devices()[1].gid;
         attributes.grh.sgid_index = 1;
         change(attributes);
-        errno = -1;  // libmlx5 sets it only where the kernel was asked
+        errno = -1;  // libmlx5 sets it only if it has asked the kernel
         const Ah ah(ibv_create_ah(pd.get(), &attributes));
         return ah == nullptr ? errno : 0;
     };
@@ -267,14 +267,13 @@ TEST(Kernel, AForkedChildsDescriptorsAreCopies) {
     EXPECT_EQ(pair.here.state(), IBV_QPS_RTS);
 }
 
-// Answers as the kernel does for a device that is gone, so that libibverbs frees its own memory:
-// RDMAV_ALLOW_DISASSOC_DESTROY.
+// Answers like the kernel for a removed device. With RDMAV_ALLOW_DISASSOC_DESTROY libibverbs then frees its own memory.
 class Gone : public File {
 public:
     long ioctl(unsigned long, void*) override { return -EIO; }
 };
 
-// What a process that crashes does: nothing is destroyed, the descriptors are closed.
+// Acts like a crash of the process: nothing is destroyed, the descriptors are closed.
 TEST(Kernel, AClosedDeviceKeepsNothing) {
     for (const bool srq : {false, true}) {
         {

@@ -139,7 +139,7 @@ TEST(Transfer, NothingIsAMessageToo) {
     EXPECT_EQ(pair.here.sent().status, IBV_WC_SUCCESS) << "a key is not looked at for no bytes";
 }
 
-// The CQE brings small payload, and libmlx5 puts it into memory when it is polled.
+// The CQE carries small payload, and libmlx5 copies it to memory when the CQE is polled.
 TEST(Transfer, SmallPayloadComesByTheCqeWhereTheQueuePairHasThat) {
     for (const bool in_cqe : {true, false}) {
         for (const std::uint32_t length : {1u, 32u, 33u}) {
@@ -228,7 +228,7 @@ TEST(Transfer, RingsGoRoundManyTimes) {
     options.inline_bytes = 150;
     Pair pair(options);
     for (std::uint32_t i = 0; i < 20000; ++i) {
-        // One to three blocks each, so that they lie across the ring's end at times.
+        // Each WQE has one to three blocks, so that some wrap around the end of the ring.
         const std::uint32_t length = 1 + i * 37 % 150;
         ibv_send_wr request{};
         request.send_flags = i % 2 == 0 ? IBV_SEND_INLINE : 0;
@@ -317,7 +317,7 @@ TEST(Transfer, TwoDevicesTalk) {
     ASSERT_EQ(there.post(IBV_WR_RDMA_READ, 2, {there.part(100, 2)}, to_memory(here, 0)), 0);
     EXPECT_EQ(there.sent().status, IBV_WC_SUCCESS);
     EXPECT_EQ(there.text(100, 2), "to");
-    // A key is of its device.
+    // A key is only valid on its own device.
     ASSERT_EQ(there.post(IBV_WR_RDMA_READ, 2, {there.part(100, 2)}, to_memory(there, 0)), 0);
     EXPECT_EQ(there.sent().status, IBV_WC_REM_ACCESS_ERR);
 }

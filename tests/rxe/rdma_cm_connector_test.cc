@@ -1,4 +1,4 @@
-// Making connections over rdma_cm between the two ends of a wire of Soft-RoCE, and failing to. Runs in
+// Connections over rdma_cm between the two ends of a Soft-RoCE wire: making them, and failing to. Runs in
 // scripts/rxe-vm.
 #include "connect/rdma_cm_connector.hpp"
 
@@ -48,7 +48,7 @@ TEST_F(RdmaCmTest, PrivateDataOfAnyLengthArrivesAsItWasSentBothWays) {
         std::string there(size, 'q');
         std::string back(size == 1 ? 1 : size * kReplyPrivateDataMax / kRequestPrivateDataMax, 'p');
         if (size > 0) {
-            there.back() = back.back() = '\0';  // is no padding
+            there.back() = back.back() = '\0';  // data that ends with a zero, not padding
         }
         const ConnectionId id = call({}, there);
         const ConnectEvent asked = request();
@@ -79,7 +79,7 @@ TEST_F(RdmaCmTest, PathAttributesReachTheQueuePairs) {
     path.rnr_retry = 2;
     path.min_rnr_timer = 7;
     path.traffic_class = 0x68;
-    path.max_rd_atomic = 8;  // powers of two: Soft-RoCE rounds others up
+    path.max_rd_atomic = 8;  // a power of two: Soft-RoCE rounds other values up
     path.max_dest_rd_atomic = 2;
     const ConnectionId id = call(path);
     const ConnectionId asked = request().connection;
@@ -102,7 +102,7 @@ TEST_F(RdmaCmTest, PathAttributesReachTheQueuePairs) {
     EXPECT_EQ(caller.rnr_retry, 2);
     EXPECT_EQ(caller.min_rnr_timer, 7);
     EXPECT_EQ(caller.ah_attr.grh.traffic_class, 0x68);
-    EXPECT_EQ(caller.max_rd_atomic, 4);  // the least of what it wants and what is served there
+    EXPECT_EQ(caller.max_rd_atomic, 4);  // the smaller of the caller's wish and the server's max_dest_rd_atomic
     EXPECT_EQ(caller.max_dest_rd_atomic, 2);
     EXPECT_EQ(caller.path_mtu, client_.device().query_port().active_mtu);
     const ibv_qp_attr answering = server_.device().query(server_qp_, kAsked);
@@ -110,7 +110,7 @@ TEST_F(RdmaCmTest, PathAttributesReachTheQueuePairs) {
     EXPECT_EQ(answering.retry_cnt, 5);
     EXPECT_EQ(answering.rnr_retry, 7);
     EXPECT_EQ(answering.min_rnr_timer, 9);
-    EXPECT_EQ(answering.ah_attr.grh.traffic_class, 0x68);  // the caller's, since it has none of its own
+    EXPECT_EQ(answering.ah_attr.grh.traffic_class, 0x68);  // the caller's value, since the answer has none
     EXPECT_EQ(answering.max_rd_atomic, 2);
     EXPECT_EQ(answering.max_dest_rd_atomic, 4);
     EXPECT_EQ(answering.path_mtu, caller.path_mtu);
@@ -163,7 +163,7 @@ TEST_F(RdmaCmTest, ManyConnectionsAtATimeKeepApart) {
         const std::string name = "connection " + std::to_string(i);
         asked[call({}, name)] = name;
     }
-    // The first may be established before the last has asked.
+    // The first connection may be established before the last one is requested.
     std::set<ConnectionId> requests;
     std::set<ConnectionId> established;
     while (established.size() < kConnections) {
@@ -192,7 +192,7 @@ TEST_F(RdmaCmTest, TheServerMayReceiveBeforeItKnowsAndACommunicationEventEstabli
     while (server_.device().query(server_qp_, IBV_QP_STATE).qp_state != IBV_QPS_RTS) {
         server_.pump();
     }
-    // The caller does not look at the answer; the device has seen a message.
+    // The caller has not read the answer yet, but the device reports a message.
     server_.connector().communication_established(server_qp_->qp_num);
     while (server_.events.empty()) {
         server_.pump();
@@ -202,7 +202,7 @@ TEST_F(RdmaCmTest, TheServerMayReceiveBeforeItKnowsAndACommunicationEventEstabli
     expect(client_, Kind::established, client_id_);
     exchange();
     server_.connector().communication_established(server_qp_->qp_num);  // too late to matter
-    server_.connector().communication_established(0xffffff);            // nobody's
+    server_.connector().communication_established(0xffffff);            // no QP has this number
 }
 
 // --- Devices and addresses ---
@@ -212,8 +212,8 @@ TEST(RdmaCmSameDevice, TwoProgramsOnOneDeviceConnect) {
     Peer client(rxe::open_device());
     const ListenerId listener = server.connector().listen(variable("POLLCORE_RXE_ADDRESS") + ":0");
     ibv_qp* client_qp = client.make_qp();
-    // The guest's routes lead this address over the other device: the own address as the source keeps it
-    // here.
+    // The guest's routes lead to this address over the other device. The source address keeps the connection on this
+    // one.
     const ConnectionId id = client.connector().connect(server.connector().address_of(listener),
                                                        client.connecting(client_qp), {}, bytes("same"));
     const ConnectEvent asked = next(server, client);
@@ -245,7 +245,7 @@ TEST_F(RdmaCmTest, ConnectsBetweenLinkLocalAddresses) {
     address_ = host + "%" + variable("POLLCORE_RXE_PEER_NETDEV") + "]" + port;
     establish();
     exchange();
-    // By the other end's interface the way leads over the other device.
+    // Over the other end's interface the route leads to the other device.
     address_ = host + "%" + variable("POLLCORE_RXE_NETDEV") + "]" + port;
     const ConnectEvent failed = expect_failure(client_, call(), ENODEV, variable("POLLCORE_RXE_DEVICE"));
     EXPECT_TRUE(says(failed.text, variable("POLLCORE_RXE_PEER"))) << failed.text;
@@ -277,7 +277,7 @@ TEST_F(RdmaCmTest, AListenerOnEveryAddressServesItsOwnDeviceAndRefusesTheOther) 
     address_ = variable("POLLCORE_RXE_ADDRESS") + port;
     establish();
     exchange();
-    address_ = variable("POLLCORE_RXE_PEER_ADDRESS") + port;  // the client's own device
+    address_ = variable("POLLCORE_RXE_PEER_ADDRESS") + port;  // an address of the client's own device
     const ConnectionId id = call();
     expect_failure(client_, id, ECONNREFUSED, "its program said no");
     const ConnectEvent refused = expect_failure(server_, 0, ENODEV, variable("POLLCORE_RXE_PEER"));
@@ -287,7 +287,7 @@ TEST_F(RdmaCmTest, AListenerOnEveryAddressServesItsOwnDeviceAndRefusesTheOther) 
 
 // --- Programs that know rdma_cm and not pollcore ---
 
-/// A program of plain librdmacm, with calls that wait, in a thread of its own.
+/// A program that uses plain librdmacm with blocking calls, in a thread of its own.
 class PlainId {
 public:
     PlainId() { EXPECT_EQ(rdma_create_id(nullptr, &id_, nullptr, RDMA_PS_TCP), 0); }
@@ -316,7 +316,7 @@ public:
         param.rnr_retry_count = 7;
         return param;
     }
-    /// 0, or the errno value of connecting.
+    /// Returns 0 or the errno value of rdma_connect().
     int call(const std::string& address, const std::vector<std::byte>& data) {
         CmAddress destination = CmAddress::parse(address);
         EXPECT_EQ(rdma_resolve_addr(id_, nullptr, destination.get(), 2000), 0);
@@ -392,7 +392,7 @@ TEST_F(RdmaCmTest, WhateverBytesACallBringsItIsRefusedOrGiven) {
         for (std::byte& b : noise) {
             b = static_cast<std::byte>(random() % 3 == 0 ? random() : 0);
         }
-        if (noise.size() >= 3 && round % 4 != 0) {  // most of them past the first checks
+        if (noise.size() >= 3 && round % 4 != 0) {  // most calls pass the first checks
             std::copy(kPrivateDataMagic.begin(), kPrivateDataMagic.end(), noise.begin());
             noise[2] = static_cast<std::byte>(1 + random() % 4);
         }
@@ -444,7 +444,7 @@ TEST_F(RdmaCmTest, AnAddressThatNobodyHasFails) {
     EXPECT_THROW((void)client_.connector().connect("nonsense", {}, {}, {}), Error);
 }
 
-/// While it lives nobody at that end says who has its address, and the other end has forgotten it.
+/// While it lives, that end answers no ARP request for its address, and the other end has forgotten the neighbour.
 class Silence {
 public:
     Silence(const std::string& netdev, const std::string& address, const std::string& other) : netdev_(netdev) {
@@ -469,7 +469,7 @@ ConnectingQp counted(Peer& peer, ibv_qp* qp, int& moves) {
 }
 
 TEST_F(RdmaCmTest, ACallerWhoseAddressIsNotFoundAnyMoreIsNotWaitedForInACall) {
-    establish();  // so that each end knows where the other is
+    establish();  // so that each end has found the other's address
     int moves = 0;
     const ConnectionId id = call();
     const ConnectionId asked = request().connection;

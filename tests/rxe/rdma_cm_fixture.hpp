@@ -16,7 +16,7 @@ class RdmaCmTest : public testing::Test {
 protected:
     void SetUp() override { listen(variable("POLLCORE_RXE_ADDRESS") + ":0"); }
     void TearDown() override {
-        // Connections end with what is left of the two ends, in any state; nothing may hang.
+        // The two ends are destroyed with connections in any state; nothing may hang.
         EXPECT_TRUE(client_.events.empty());
         EXPECT_TRUE(server_.events.empty());
     }
@@ -50,7 +50,7 @@ protected:
         EXPECT_TRUE(says(event.text, part)) << event.text;
         return event;
     }
-    /// A connection in RTS on both sides.
+    /// Makes a connection whose queue pairs are in RTS on both sides.
     void establish() {
         client_id_ = call();
         server_id_ = request().connection;
@@ -58,7 +58,7 @@ protected:
         expect(client_, Kind::established, client_id_);
         expect(server_, Kind::established, server_id_);
     }
-    /// One message each way.
+    /// Sends one message each way.
     void exchange() {
         server_.post_receive(server_qp_, 1);
         client_.post_receive(client_qp_, 2);

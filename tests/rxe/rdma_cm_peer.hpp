@@ -34,7 +34,7 @@ public:
 
     VerbsDevice& device() { return *device_; }
     Connector& connector() { return *connector_; }
-    /// Ends all connections, as a program does that leaves.
+    /// Ends all connections, as a program does when it exits.
     void drop_connector() { connector_.reset(); }
 
     /// A new QP in INIT.
@@ -62,13 +62,13 @@ public:
         qps_.clear();
     }
 
-    /// Takes the events that are there.
+    /// Takes all pending events.
     void pump() {
         while (auto event = connector_->next_event()) {
             events.push_back(std::move(*event));
         }
     }
-    std::deque<ConnectEvent> events;  ///< taken and not looked at
+    std::deque<ConnectEvent> events;  ///< taken, but not checked yet
 
     void post_receive(ibv_qp* qp, std::uint64_t wr_id) {
         ibv_sge sge{reinterpret_cast<std::uintptr_t>(memory_.data()) + 2048, 1024, mr_->lkey};
@@ -93,7 +93,7 @@ public:
         ASSERT_EQ(ibv_post_send(qp, &wr, &bad), 0);
     }
     std::string received(std::uint32_t size) const { return {memory_.data() + 2048, size}; }
-    /// The next completion; one of status IBV_WC_GENERAL_ERR and wr_id 0 when none came in 5 s.
+    /// The next completion; one with status IBV_WC_GENERAL_ERR and wr_id 0 if none comes in 5 s.
     ibv_wc completion() {
         const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
         ibv_wc wc{};
@@ -121,8 +121,8 @@ private:
     std::vector<UniqueQp> qps_;
 };
 
-/// The next event of `peer`, while the others' events are taken too. Waits on fd() alone, so an event that
-/// does not make it readable is not found.
+/// The next event of `peer`; also takes the events of the others. Waits only for fd(), so it does not find an event
+/// that leaves fd() unreadable.
 template <class... Others>
 ConnectEvent next(Peer& peer, Others&... others) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);

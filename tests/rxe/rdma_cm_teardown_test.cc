@@ -30,7 +30,7 @@ TEST_F(RdmaCmTest, DisconnectingTellsBothSidesAndTheQueuePairsGo) {
     client_.connector().disconnect(client_id_);
     expect(server_, Kind::disconnected, server_id_);
     expect(client_, Kind::disconnected, client_id_);
-    client_.connector().disconnect(client_id_);  // over: nothing happens
+    client_.connector().disconnect(client_id_);  // the connection is over: nothing happens
     client_.connector().forget(client_id_);
     for (auto [peer, qp] : {std::pair{&client_, client_qp_}, std::pair{&server_, server_qp_}}) {
         ibv_qp_attr attr{};
@@ -92,7 +92,7 @@ TEST(RdmaCmPeerProcess, APeerThatIsKilledIsSeenToLeave) {
     const pid_t child = ::fork();  // before any device is open here
     ASSERT_GE(child, 0);
     if (child == 0) {
-        ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that fails leaves nothing behind
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a failed test leaves no process behind
         try {
             std::string address(64, '\0');
             const ssize_t size = ::read(ports[0], address.data(), address.size());
@@ -128,7 +128,7 @@ TEST(RdmaCmPeerProcess, APeerThatIsKilledIsSeenToLeave) {
 TEST_F(RdmaCmTest, ForgettingACallThatHasJustBegunEndsIt) {
     for (int events_before = 0; events_before < 4; ++events_before) {
         const ConnectionId id = call();
-        for (int i = 0; i < events_before; ++i) {  // some way along
+        for (int i = 0; i < events_before; ++i) {  // lets the call get some way
             ASSERT_FALSE(client_.connector().next_event().has_value());
             std::this_thread::sleep_for(std::chrono::milliseconds(5));
         }
@@ -184,7 +184,7 @@ TEST_F(RdmaCmTest, ForgettingWhatWasAcceptedFailsTheCaller) {
     const ConnectionId asked = request().connection;
     accept(asked);
     server_.connector().forget(asked);
-    // The answer may have been taken before the rejection came behind it.
+    // The caller may take the answer before the rejection arrives.
     ConnectEvent event = next(client_, server_);
     EXPECT_EQ(event.connection, id);
     if (event.kind == Kind::established) {

@@ -11,7 +11,7 @@
 
 namespace pollcore::rxe {
 
-/// A variable of scripts/rxe-vm. Without it a test cannot run, which is a failure and no reason to skip.
+/// An environment variable that scripts/rxe-vm sets. Without it a test cannot run; it fails and is not skipped.
 inline std::string variable(const char* name) {
     const char* value = std::getenv(name);
     if (value == nullptr) {

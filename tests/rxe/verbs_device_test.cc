@@ -116,7 +116,7 @@ TEST_F(VerbsDeviceTest, CompletionQueuesBeyondTheLimitsAreRefusedWithTheLimit) {
     EXPECT_TRUE(says(error, "32768") && says(error, "32767")) << error.what();
     const std::uint32_t vectors = device_->limits().comp_vectors;
     EXPECT_TRUE(says(error_of([&] { (void)device_->create_cq({.cqe = 1, .comp_vector = vectors}); }), "vector"));
-    // The largest is not refused.
+    // The largest size is not refused.
     const UniqueCq cq(device_->create_cq({.cqe = 32767}), {device_.get()});
     EXPECT_GE(cq->cqe, 32767);
 }
@@ -244,7 +244,7 @@ TEST_F(VerbsQueuePairTest, MemoryThatCannotBeRegisteredIsRefused) {
 }
 
 TEST_F(VerbsQueuePairTest, TooLittleLockedMemoryIsSaidWithTheLimit) {
-    // In a child that gives up root's privilege, to which the limit does not apply.
+    // The limit does not apply to root, so a child gives up root's privilege.
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
@@ -276,7 +276,7 @@ TEST_F(VerbsQueuePairTest, AsynchronousEventsAreTakenWithoutWaitingAndAcknowledg
     EXPECT_FALSE(device_->next_async_event().has_value());
     UniqueQp qp = make();
     to_init(qp.get());
-    // A port that goes down and up again says so.
+    // A port that goes down and up again raises events.
     const std::string set = "ip link set " + variable("POLLCORE_RXE_NETDEV");
     ASSERT_EQ(std::system((set + " down").c_str()), 0);
     ASSERT_EQ(std::system((set + " up").c_str()), 0);
@@ -302,7 +302,7 @@ TEST_F(VerbsQueuePairTest, AFullCompletionQueueSaysSoByAnEventThatNamesIt) {
     wanted.cap.max_send_wr = 16;
     UniqueQp qp(device_->create_qp(wanted), {device_.get()});
     to_init(qp.get());
-    // Sends on a QP in ERR are flushed, each into the queue: no peer is needed to fill it.
+    // Each send on a QP in ERR is flushed into the CQ, so no peer is needed to fill it.
     ibv_qp_attr attr{};
     attr.qp_state = IBV_QPS_ERR;
     device_->modify(qp.get(), attr, IBV_QP_STATE);

@@ -24,7 +24,7 @@ struct Counted {
 };
 struct Place {
     std::atomic<std::uintptr_t> line{0};
-    std::atomic<std::uint32_t> holders{0};  // roles in whose cache it is
+    std::atomic<std::uint32_t> holders{0};  // bit mask of the roles whose cache holds the line
     std::array<Counted, kRoles> reads;
     std::array<Counted, kRoles> writes;
 };
@@ -90,11 +90,11 @@ Accesses copy(const Counted& counted) noexcept {
     return {counted.times.load(), counted.moves.load(), counted.where.load()};
 }
 
-/// As addr2line(1) wants it.
+/// The place in the form that addr2line(1) wants.
 std::string place_in_code(const void* where) {
     Dl_info info{};
     if (dladdr(where, &info) == 0) {
-        return "code that nobody knows";
+        return "unknown code";
     }
     std::array<char, 32> offset{};
     (void)std::snprintf(
@@ -208,7 +208,7 @@ using pollcore::sharing::access;
         access(at, bytes, true, __builtin_return_address(0));  \
     }
 
-// Stronger than was asked for is right, too.
+// Always sequentially consistent: an order stronger than requested is right, too.
 #define ATOMIC(bits, type)                                                                                       \
     type __tsan_atomic##bits##_load(const volatile type* at, int) {                                              \
         access(at, sizeof(type), false, __builtin_return_address(0));                                            \
@@ -282,7 +282,7 @@ ATOMIC(16, std::uint16_t)
 ATOMIC(32, std::uint32_t)
 ATOMIC(64, std::uint64_t)
 
-// The linker leads calls of these here (--wrap).
+// The linker redirects calls of memcpy(), memmove() and memset() to these wrappers (--wrap).
 void* __real_memcpy(void* to, const void* from, std::size_t bytes);
 void* __real_memmove(void* to, const void* from, std::size_t bytes);
 void* __real_memset(void* to, int value, std::size_t bytes);

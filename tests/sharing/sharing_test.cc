@@ -1,5 +1,5 @@
-// What moves between CPUs: nothing between a worker with its applications and another, and between the two of them the
-// lines of the rings.
+// Which lines move between CPUs: none between a worker with its applications and another worker; only the lines of the
+// rings between a worker and its application.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -21,7 +21,7 @@ bool touched_by_pair(const Line& line, int pair) {
 bool written_by_pair(const Line& line, int pair) {
     return line.written_by(kApplications[pair]) || line.written_by(kWorkers[pair]);
 }
-/// One writes it that the other one needs.
+/// One pair writes a line that the other pair accesses.
 bool shared_by_pairs(const Line& line) {
     return (written_by_pair(line, 0) && touched_by_pair(line, 1)) ||
            (written_by_pair(line, 1) && touched_by_pair(line, 0));
@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(On, TwoWorkersTest, ::testing::Combine(::testing::Value
                                     std::to_string(std::get<1>(one.param));
                          });
 
-/// Lines that move between an application and its worker, for an operation.
+/// Moves of lines between an application and its worker, per operation.
 double moves_of(const OneWorker& load) {
     run(load);
     std::uint64_t all = 0;
@@ -62,8 +62,8 @@ double moves_of(const OneWorker& load) {
     return static_cast<double>(all) / (load.burst * load.bursts);
 }
 
-// A request's line goes to the worker, and back when its slot is written again; so do the two halves of a line of
-// completions.
+// A request's line moves to the worker, and back when its slot is written again. A line of completions moves likewise,
+// for two operations.
 TEST(OneWorkerTest, MovesTheLinesOfTheRingsAndHardlyAnyOther) {
     EXPECT_NEAR(moves_of({.burst = 32}), 3, 0.05);
     EXPECT_NEAR(moves_of({.burst = 32, .inline_bytes = WorkRequest::kOwnPayload}), 3, 0.05)
@@ -71,8 +71,8 @@ TEST(OneWorkerTest, MovesTheLinesOfTheRingsAndHardlyAnyOther) {
     EXPECT_NEAR(moves_of({.burst = 32, .inline_bytes = 56}), 5, 0.05) << "the payload has a line";
 }
 
-// Its line goes there to be read and to be written, and back for both. A worker that asks for it to write from the
-// start saves one.
+// The operation's line moves when the worker reads it, when the worker writes it, when the application reads it and
+// when the application writes it. A worker that fetches the line for writing at once saves one move.
 TEST(OneWorkerTest, MovesOneLineForAnOperationByItself) {
     EXPECT_NEAR(moves_of({.burst = 1}), 4, 0.05);
 }

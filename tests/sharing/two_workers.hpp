@@ -1,7 +1,7 @@
-// Two workers, each with an application of its own, that work at once. Compiled so that its accesses to memory are
+// Runs two workers at the same time, each with an application of its own. Compiled so that accesses to memory are
 // recorded.
 //
-// Thread safety: the caller's thread, and those that it makes.
+// Thread safety: run() uses the caller's thread and threads that it makes itself.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 namespace pollcore::sharing {
 
 struct TwoWorkers {
-    std::uint32_t devices = 2;  ///< 1: both workers work on one
+    std::uint32_t devices = 2;  ///< 1: both workers use one device
     std::uint32_t burst = 32;
-    std::uint32_t bursts = 200;  ///< that are recorded, of each application
+    std::uint32_t bursts = 200;  ///< recorded bursts of each application
 };
 inline constexpr std::uint8_t kApplications[] = {0, 1};
 inline constexpr std::uint8_t kWorkers[] = {2, 3};  ///< kWorkers[i] serves kApplications[i]
 
-/// Returns when all has been carried out. Throws when something was not.
+/// Returns when all operations have been carried out. Throws if one was not.
 void run(const TwoWorkers& load);
 
-/// One application and one worker, turned by turns in one thread: what moves is the same each time.
+/// One application and one worker, which take turns in one thread, so that each run moves the same lines.
 struct OneWorker {
     std::uint32_t burst = 32;
     std::uint32_t bursts = 200;

@@ -17,7 +17,7 @@
 namespace pollcore::sim {
 namespace {
 
-// What a buffer is filled with once a request on it has failed: nobody else is to write there any more.
+// Fills a buffer whose request has failed: nobody else may write there from then on.
 constexpr std::uint64_t kGivenBack = 0x6b6b6b6b;
 
 }  // namespace
@@ -68,12 +68,12 @@ void Application::run() {
     ended_ = true;
 }
 
-// Sleeps until a completion comes, if its session tells of those.
+// Sleeps until a completion comes, if the session has completion events.
 void Application::rest(std::uint64_t most_ns) {
     if (news_) {
         if (world_.scheduler.steps() >= no_poll_until_) {
             news_ = false;
-            poll_all_and_retire();  // it is told once
+            poll_all_and_retire();  // the session signals only once
         }
         return;
     }
@@ -83,7 +83,7 @@ void Application::rest(std::uint64_t most_ns) {
     }
     (void)world_.scheduler.wait(most_ns, [this] {
         pollfd readable{.fd = session_.event_fd(), .events = POLLIN, .revents = 0};
-        // A queue pair that has begun anew wants its receives.
+        // A queue pair with a new life needs its receives.
         const bool new_life =
             std::any_of(uses_.begin(), uses_.end(), [](const Use& use) { return use.life != use.channel->end; });
         return close_wanted_ || new_life || ::poll(&readable, 1, 0) == 1;
@@ -110,7 +110,7 @@ void Application::turn() {
     }
 }
 
-// A new life of the queue pair has memory of its own: what is still in flight of the last one keeps its places.
+// Each life of the queue pair has its own memory: requests of the last life that are still in flight keep their places.
 void Application::begin_life(Use& use) {
     use.old_handle = use.handle;
     use.handle = use.channel->qp.handle();
@@ -131,7 +131,7 @@ void Application::send_some(Use& use) {
     }
 }
 
-// Which requests are retired is known only when all completions that came before were taken.
+// All earlier completions must be taken before it is known which requests are retired.
 void Application::poll_all_and_retire() {
     std::vector<std::uint32_t> counts;
     for (const Use& use : uses_) {
@@ -146,7 +146,7 @@ void Application::poll_all_and_retire() {
             continue;
         }
         const auto more =
-            static_cast<std::int32_t>(counts[i] - use.retired);  // completions may have told of later ones
+            static_cast<std::int32_t>(counts[i] - use.retired);  // below 0: completions have retired later ones
         if (more > 0) {
             (void)world_.model.retired(*end, use.lane, static_cast<std::uint32_t>(more),
                                        [&](const Request& request) { give_back(use, *end, request); });
@@ -179,12 +179,12 @@ std::size_t Application::poll_as(std::size_t most) {
     return n;
 }
 
-// A queue's completions come in the order in which the device wrote them.
+// The completions of a queue come in the order in which the device wrote them.
 void Application::check_time(const WideCompletion& completion) {
     const std::uint64_t time = completion.device_time;
     const bool timed = device_time_ && completion.ok();
-    // A request whose signal was left to one behind it has that one's time, hence none where that one has failed: then
-    // none of its queue succeeds with a time any more.
+    // A request whose signal was coalesced has the time of the later request that carries the signal. If that request
+    // has failed, there is no time, and no later request of the queue succeeds with a time.
     const bool may_lack_it =
         !completion.from_recv_queue() && std::any_of(uses_.begin(), uses_.end(), [&](const Use& use) {
             return use.channel->coalesces && use.channel->index == completion.tag >> kChannelShift;
@@ -242,7 +242,7 @@ void Application::take(const Completion& completion, const CompletionExtension& 
     if (request.opcode == Opcode::bind_mw || request.opcode == Opcode::local_inv) {
         window_changed(*use->channel, end, request, completion);
     }
-    // A send that the device has carried out was taken by the worker after all receives that were submitted before it.
+    // The worker has taken all receives that were submitted before a send that the device has carried out.
     if (completion.ok() && !receive) {
         for (const Use& other : uses_) {
             if (End* current_end = other.channel->end;
@@ -251,7 +251,7 @@ void Application::take(const Completion& completion, const CompletionExtension& 
             }
         }
     }
-    // Ours again. After a failure the place stays empty, to see whether somebody still writes there.
+    // The buffer is ours again. After a failure it is not used again, to see whether somebody still writes there.
     if (!completion.ok() && (receive || request.opcode == Opcode::rdma_read)) {
         return watch(request);
     }
@@ -291,7 +291,7 @@ void Application::check_figures() {
 
 bool Application::sends_rest(std::uint32_t but_with) const noexcept {
     return std::none_of(uses_.begin(), uses_.end(), [&](const Use& use) {
-        // A queue pair whose CQ was lost took receives from the peer's shared queue, and nobody was told.
+        // A queue pair whose CQ was lost may have taken receives from the peer's shared queue without a completion.
         const SharedReceives* taken_from = use.channel->peer != nullptr ? use.channel->peer->shared : nullptr;
         const bool peer_may_starve = taken_from != nullptr && (taken_from->state->excuses & kCqLost) != 0;
         return std::any_of(use.channel->lives.begin(), use.channel->lives.end(), [&](const End* end) {
@@ -300,7 +300,7 @@ bool Application::sends_rest(std::uint32_t but_with) const noexcept {
                 return false;
             }
             const auto& sends = end->lanes[use.lane].sends;
-            // Unsignaled work that fills its share of the send queue is signaled by the worker.
+            // The worker signals unsignaled requests that fill their share of the send queue.
             if (end == use.channel->end && use.channel->ready && sends.size() >= use.channel->sends_max) {
                 return true;
             }
@@ -309,7 +309,7 @@ bool Application::sends_rest(std::uint32_t but_with) const noexcept {
     });
 }
 
-// Everything that is in flight gets its completion when the session is closed, and nothing is left then.
+// Closing the session completes everything in flight, and nothing may be left afterwards.
 void Application::finish() {
     session_.close();
     closed_ = true;

@@ -23,10 +23,10 @@ struct SharedReceives;
 /// How an application behaves.
 struct Shape {
     const char* name = "";
-    std::uint32_t window = 8;      ///< sends in flight on a queue pair, as far as it keeps to that
-    std::uint32_t batch = 4;       ///< sends in a row
-    std::uint32_t polls = 4;       ///< of so many turns one is not for polling, but for sending
-    std::uint32_t idles = 0;       ///< does nothing, once in so many turns; 0: never
+    std::uint32_t window = 8;      ///< most sends in flight on a queue pair
+    std::uint32_t batch = 4;       ///< most sends in a row
+    std::uint32_t polls = 4;       ///< one turn in so many is for sending, the others are for polling
+    std::uint32_t idles = 0;       ///< one turn in so many does nothing; 0: none
     std::uint32_t receives = 100;  ///< per cent of the receive queue that it keeps posted
 };
 
@@ -35,11 +35,11 @@ public:
     Application(World& world, std::string name, Random random, Session session, std::uint32_t completion_slots,
                 bool wide, bool device_time, const Shape& shape);
 
-    /// Posts to it, as this one of the sessions that do. The first has the receives.
+    /// Posts to this queue pair, as session number `lane` of those that share it. Session 0 posts the receives.
     void use(Channel& channel, std::size_t lane);
-    /// Keeps it filled. One at most.
+    /// Keeps this shared receive queue filled. At most one for an application.
     void use(SharedReceives& shared);
-    /// Its thread.
+    /// The body of its thread.
     void run();
 
     /// Takes no completions until this step.
@@ -53,12 +53,12 @@ public:
     [[nodiscard]] bool ended() const noexcept { return ended_; }
     [[nodiscard]] bool uses(const Channel& channel) const noexcept;
     [[nodiscard]] SharedReceives* shared() const noexcept { return shared_; }
-    /// Nothing of its sends is in flight, but what is unsignaled, or of ends that have one of these excuses, or a peer
-    /// that the provider may have kept or that may lack receives.
+    /// Whether no send is in flight. Does not count unsignaled sends, and sends of ends that have one of the excuses
+    /// `but_with`, or whose peer may lack receives or may have been kept by the provider.
     [[nodiscard]] bool sends_rest(std::uint32_t but_with) const noexcept;
-    /// The session's figures against what was seen here.
+    /// Compares the session's figures with what was seen here.
     void check_figures();
-    /// Nobody has written to a buffer whose request had failed.
+    /// Throws if somebody has written to a buffer after its request had failed.
     void check_given_back() const;
 
 private:
@@ -66,16 +66,16 @@ private:
     struct Use {
         Channel* channel = nullptr;
         std::size_t lane = 0;
-        bool receives = false;        ///< they are its own
+        bool receives = false;        ///< this application posts the receives of the queue pair
         std::vector<bool> send_busy;  ///< by slot
         std::vector<bool> recv_busy;
-        const End* life = nullptr;     ///< that these are of
-        QpHandle handle{};             ///< of that life
-        QpHandle old_handle{};         ///< of the one before
-        std::uint32_t sends = 0;       ///< in flight
-        std::uint32_t unsignaled = 0;  ///< of those, in a row since the last signaled one
-        std::uint32_t retired = 0;     ///< seen here, of Session::retired
-        Refusal refusal{};             ///< the last one, until something is taken
+        const End* life = nullptr;     ///< the life that these fields belong to
+        QpHandle handle{};             ///< handle of `life`
+        QpHandle old_handle{};         ///< handle of the life before
+        std::uint32_t sends = 0;       ///< sends in flight
+        std::uint32_t unsignaled = 0;  ///< unsignaled sends since the last signaled one
+        std::uint32_t retired = 0;     ///< retired requests seen here; compare Session::retired
+        Refusal refusal{};             ///< the last refusal; none after a request was accepted
     };
 
     void turn();
@@ -85,15 +85,15 @@ private:
     [[nodiscard]] bool change_window(Use& use, std::uint32_t slot);
     void window_changed(Channel& channel, const End& end, const Request& request, const Completion& completion);
     [[nodiscard]] bool send_datagram(Use& use, std::uint32_t slot);
-    /// The runtime gets it, in one of the ways that there are.
+    /// Submits the request, in one of the ways that the session offers.
     [[nodiscard]] bool submit(Use& use, const Request& request, const WorkRequest& work);
-    /// The next one of a send queue, from this place.
+    /// The next request of a send queue, with the memory of this slot.
     [[nodiscard]] Request begun(const Channel& channel, std::uint32_t slot) const;
     [[nodiscard]] std::uint64_t tag_of(const Channel& channel) const noexcept;
     void keep_receives(Use& use);
     void keep_shared_receives();
     void take_shared(const Completion& completion);
-    /// How many receives it keeps posted in a receive queue of that depth.
+    /// How many receives it keeps posted in a receive queue of this depth.
     [[nodiscard]] std::uint32_t receives_wanted(std::uint32_t depth, std::uint32_t per_cent) const noexcept;
     [[nodiscard]] bool keeps_all_receives();
     void poll_all_and_retire();
@@ -105,7 +105,7 @@ private:
     void check_time(const WideCompletion& completion);
     void on_refusal(const SharedReceives& shared, Refusal refusal);
     void on_refusal(Use& use, const End& end, const Request& request, Refusal refusal);
-    /// Nobody is to write to its buffer any more.
+    /// Marks the buffer of a failed request: nobody may write there from now on.
     void watch(const Request& failed);
     void give_back(Use& use, End& end, const Request& request);
     void begin_life(Use& use);
@@ -129,9 +129,9 @@ private:
     bool wide_;
     bool device_time_;
     std::map<std::pair<QpHandle, bool>, std::uint64_t> newest_times_;  ///< by queue pair and queue
-    std::set<QpHandle> lack_time_;  ///< queue pairs of which a request succeeded without one
-    bool news_ = false;             ///< it may have been told that something was completed or retired
-    bool in_call_ = false;          ///< in the middle of a call, where figures need not agree
+    std::set<QpHandle> lack_time_;  ///< queue pairs where a request succeeded without a device time
+    bool news_ = false;             ///< the session may have signaled that something was completed or retired
+    bool in_call_ = false;          ///< a call is in progress, and figures need not agree
     bool close_wanted_ = false;
     bool closed_ = false;
     bool ended_ = false;

@@ -1,4 +1,4 @@
-// The receives that an application keeps posted: of its queue pairs, and of its shared receive queue.
+// The receives that an application keeps posted, on its queue pairs and on its shared receive queue.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -11,13 +11,14 @@
 namespace pollcore::sim {
 
 std::uint32_t Application::receives_wanted(std::uint32_t depth, std::uint32_t per_cent) const noexcept {
-    // Receives of one queue pair must leave completion slots for the others', or all would wait for each other's
-    // messages.
+    // The receives of one queue pair must leave completion slots for those of the others. Otherwise all could wait for
+    // each other's messages.
     const auto fair = completion_slots_ / 2 / static_cast<std::uint32_t>(uses_.size() + (shared_ != nullptr));
     return std::clamp(depth * per_cent / 100, 1u, std::max(fair, 1u));
 }
 
-// So that nobody waits for this application but for what wakes it.
+// Before the application sleeps without a limit: with all receives posted, nobody waits for it except by events that
+// wake it.
 bool Application::keeps_all_receives() {
     keep_shared_receives();
     if (shared_ != nullptr && shared_->state->receives.size() < receives_wanted(shared_->depth, 100)) {
@@ -39,7 +40,7 @@ void Application::keep_receives(Use& use) {
         return;
     }
     const std::uint32_t wanted = receives_wanted(channel.receives_max, world_.winding_down() ? 100 : shape_.receives);
-    // A submission may take long enough for the queue pair to be reset meanwhile.
+    // The queue pair may be reset while a submission is in progress.
     while (channel.end->receives.size() < wanted) {
         End& end = *channel.end;
         if (use.life != &end) {

@@ -1,4 +1,4 @@
-// What an application sends: over connected queue pairs, to any UD queue pair, and to its memory windows.
+// The sends of an application: over connected queue pairs, to any UD queue pair, and binds of its memory windows.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -29,7 +29,7 @@ WorkRequest as_work(const Channel& channel, const Request& request) {
 
 }  // namespace
 
-// The handle of a life that is over names nothing.
+// The handle of an earlier life must be refused.
 void Application::try_old_handle(Use& use) {
     WorkRequest work;
     work.tag = next_sequence_;
@@ -54,7 +54,7 @@ bool Application::send_one(Use& use) {
     if (use.life != channel.end) {
         begin_life(use);
     }
-    // Sessions that share the queue pair write to different places of the peer's.
+    // Sessions that share the queue pair write to different places in the peer's memory.
     const std::uint32_t places = Channel::kSlots / static_cast<std::uint32_t>(channel.users.size());
     std::uint32_t slot = static_cast<std::uint32_t>(use.lane) * places;
     const std::uint32_t end_slot = slot + places;
@@ -84,7 +84,7 @@ bool Application::send_one(Use& use) {
     request.signaled = use.unsignaled >= 6 || !random_.one_in(3);
     request.pattern = end.number << 40 | std::uint64_t{use.lane} << 36 | next_sequence_ << 9;
     request.imm = static_cast<std::uint32_t>(random_.next());
-    // Where several sessions post, their messages must differ.
+    // The messages of several sessions on one queue pair must differ.
     if (channel.users.size() > 1) {
         request.length = std::max(request.length, 8u);
     }
@@ -144,8 +144,8 @@ std::uint64_t Application::tag_of(const Channel& channel) const noexcept {
            (next_sequence_ & kSequenceMask);
 }
 
-// Binds the channel's window to where its peer writes, or ends what it opens: type 2 by an invalidation, type 1 by
-// moving it. Not while something goes through it.
+// Binds the channel's window to the memory that its peer writes to, or ends the access through it: an invalidation ends
+// a type 2 window, and a new bind moves a type 1 window. Does nothing while a request goes through the window.
 bool Application::change_window(Use& use, std::uint32_t slot) {
     Channel& channel = *use.channel;
     if (!channel.ready || channel.window_busy || channel.window_in_doubt == channel.end ||
@@ -186,7 +186,7 @@ void Application::window_changed(Channel& channel, const End& end, const Request
     if (!completion.ok()) {
         const bool posted = completion.status != Status::post_refused && completion.status != Status::request_refused;
         if (!posted && (!type_2 || &end == channel.end)) {
-            channel.window_key = request.window_key;  // it opens the window as before
+            channel.window_key = request.window_key;  // the old key stays valid
         } else if (type_2) {
             channel.window_in_doubt = &end;
             if (request.window_key != 0) {
@@ -208,7 +208,7 @@ void Application::window_changed(Channel& channel, const End& end, const Request
     channel.window_life = &end;
 }
 
-// To any UD queue pair of either side.
+// Sends to any UD queue pair of either side.
 bool Application::send_datagram(Use& use, std::uint32_t slot) {
     Channel& channel = *use.channel;
     Channel& to = *world_.datagrams()[random_.below(static_cast<std::uint32_t>(world_.datagrams().size()))];
@@ -262,7 +262,7 @@ bool Application::submit(Use& use, const Request& request, const WorkRequest& wo
         on_refusal(use, end, request, refusal);
         return false;
     }
-    if (!channel.ready) {  // the peer's end may not listen yet, and these packets be lost
+    if (!channel.ready) {  // the peer's end may not be ready yet, and then these packets are lost
         world_.model.excuse(end, kLossy);
         if (end.peer != nullptr) {
             world_.model.excuse(*end.peer, kPeerEnding);
@@ -282,7 +282,7 @@ bool Application::submit(Use& use, const Request& request, const WorkRequest& wo
     return true;
 }
 
-// Nothing is refused without the limit that it names being really reached.
+// A refusal is right only if the limit that it names has really been reached.
 void Application::on_refusal(Use& use, const End& end, const Request& request, Refusal refusal) {
     const Channel& channel = *use.channel;
     if (refusal != std::exchange(use.refusal, refusal)) {
@@ -290,7 +290,7 @@ void Application::on_refusal(Use& use, const End& end, const Request& request, R
     }
     bool right = false;
     switch (refusal) {
-        case Refusal::submission_ring_full: right = true; break;  // which only the worker's next look tells
+        case Refusal::submission_ring_full: right = true; break;  // room is known only after the worker's next look
         case Refusal::completion_ring_full: {
             const SessionFigures figures = session_.figures();
             right = figures.in_flight() >= completion_slots_;

@@ -1,4 +1,4 @@
-// Which planted bug (runtime/base/planted.hpp) is there, how seldom, and where it is looked for.
+// The planted bugs (runtime/base/planted.hpp), how seldom each happens, and the world that looks for it.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ namespace pollcore::sim {
 struct BugKind {
     Bug bug{};
     std::string_view name;
-    std::string_view world;     ///< in which it is looked for
-    std::uint64_t once_in = 1;  ///< of so many times that it could happen it does
+    std::string_view world;     ///< the world that looks for it
+    std::uint64_t once_in = 1;  ///< happens at one of so many opportunities
 };
 [[nodiscard]] const std::vector<BugKind>& bug_kinds();
 
-/// Makes it so in this process.
+/// Plants the bug in this process.
 void plant(Bug bug) noexcept;
 
 }  // namespace pollcore::sim

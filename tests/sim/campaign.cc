@@ -31,12 +31,12 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kTextBytes = 64 * 1024;
 constexpr std::size_t kEventsShown = 40;
-/// One history takes milliseconds; a process that is at one for so long does not come back.
+/// One history takes milliseconds; a process that needs longer than this hangs.
 constexpr std::chrono::seconds kHang{60};
 
-/// What a process that runs histories tells its parent. Lies in memory that both share.
+/// The report of a process that runs histories to its parent, in memory that both share.
 struct Report {
-    std::atomic<std::uint64_t> seed{0};  ///< the one that it is at
+    std::atomic<std::uint64_t> seed{0};  ///< seed of the present history
     std::atomic<std::uint64_t> done{0};
     std::atomic<std::uint64_t> steps{0};
     Coverage coverage{};
@@ -70,10 +70,10 @@ void set(char* to, std::size_t size, const std::string& text) {
     to[n] = 0;
 }
 
-/// False when an invariant was broken, which the report then tells.
+/// False when an invariant was broken; the report then names it.
 bool run_history(const HistoryOptions& options, Report& report) {
     report.seed = options.seed;
-    static bool first = true;  // which makes what is then kept, as tables of names
+    static bool first = true;  // the first history makes things that are kept, such as tables of names
     const Held before = held_now();
     auto world = std::make_unique<World>(options);
     std::string invariant;
@@ -125,7 +125,7 @@ bool run_history(const HistoryOptions& options, Report& report) {
     }
     set(report.text, sizeof(report.text), text);
     set(report.invariant, sizeof(report.invariant), invariant);
-    (void)world.release();  // its threads stand in the middle of calls: there is no way to end them
+    (void)world.release();  // its threads are in the middle of calls and cannot be ended
     return false;
 }
 
@@ -150,7 +150,7 @@ pid_t in_child(Body&& body) {
     return child;
 }
 
-/// What became of a process, where it did not say.
+/// Notes how a process ended that has not reported it itself.
 void note_end(int status, Report& report) {
     if (report.invariant[0] != 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) {
         return;
@@ -201,7 +201,7 @@ HistoryOptions shrink(HistoryOptions options, Report& report) {
             options = tried;
         }
     }
-    // Where it winds down is part of the history, so a shorter one is another; most often it fails alike.
+    // A shorter history winds down elsewhere and is therefore another history, but it usually fails in the same way.
     for (std::uint64_t less = options.steps / 2; less > 8; less /= 2) {
         HistoryOptions tried = options;
         tried.steps -= less;
@@ -209,7 +209,7 @@ HistoryOptions shrink(HistoryOptions options, Report& report) {
             options = tried;
         }
     }
-    (void)still(options);  // the report is the last one's
+    (void)still(options);  // makes the report that of the final options
     return options;
 }
 
@@ -284,8 +284,8 @@ int run_campaign(const Campaign& campaign) {
     for (std::uint32_t job = 0; job < campaign.jobs; ++job) {
         reports.push_back(std::make_unique<SharedReport>());
     }
-    // Some troubles meet some states once in ten thousand histories: who wants to see them all waits a little for
-    // these.
+    // Some troubles meet some states only once in ten thousand histories. A complete campaign runs longer to see them
+    // all.
     constexpr std::uint64_t kPatience = 8;
     const auto wanted = [&](std::uint64_t i) {
         return i < campaign.seeds ||
@@ -428,7 +428,7 @@ int print_history(HistoryOptions options) {
         fmt::print("\n{}\n", report->text);
     }
     std::fflush(nullptr);
-    // What a broken history leaves cannot be taken down.
+    // A broken history cannot be taken down, so no destructors run.
     _exit(held ? 0 : 1);
 }
 

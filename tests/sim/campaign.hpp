@@ -1,4 +1,4 @@
-// Many histories, in several processes, and what to make of one that fails.
+// Runs many histories in several processes, and shrinks one that fails.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace pollcore::sim {
 
-/// What a campaign that looks for a planted bug came to.
+/// The result of a campaign that looks for a planted bug.
 struct Found {
     std::uint64_t histories = 0;
-    std::string invariant;  ///< that did not hold; empty: all did
+    std::string invariant;  ///< the invariant that did not hold; empty: all held
 };
 
 struct Campaign {
@@ -21,23 +21,23 @@ struct Campaign {
     std::uint64_t steps = 2000;
     std::string world{kAllWorlds};
     std::uint32_t jobs = 1;
-    Bug bug = Bug::none;     ///< that is planted, and to be found
-    Found* found = nullptr;  ///< where to say so, instead of printing
+    Bug bug = Bug::none;     ///< the planted bug to find
+    Found* found = nullptr;  ///< takes the result instead of printing it
     double seconds = 0;      ///< 0: as long as it takes
     bool print_coverage = false;
-    bool complete = false;  ///< every trouble is to meet queue pairs in every state in which it can
+    bool complete = false;  ///< every trouble must meet queue pairs in every state that it can meet
 };
 
-/// Returns the exit code: 0 when all held, 1 when one did not. Then its shrunk form was printed.
+/// Returns the exit code: 0 when all invariants held; 1 when one did not, after printing the shrunk history.
 [[nodiscard]] int run_campaign(const Campaign& campaign);
 
-/// A line for each history. Two runs print the same, in any two processes.
+/// Prints a line for each history. Any two runs print the same lines, in any two processes.
 [[nodiscard]] int print_digests(const Campaign& campaign);
 
-/// Each planted bug is to be found within so many histories. Returns the exit code.
+/// Checks that each planted bug is found within `seeds` histories. Returns the exit code.
 [[nodiscard]] int prove_that_it_bites(std::uint64_t seeds, std::uint32_t jobs);
 
-/// One history with all its events. Returns the exit code.
+/// Prints one history with all its events. Returns the exit code.
 [[nodiscard]] int print_history(HistoryOptions options);
 
 }  // namespace pollcore::sim

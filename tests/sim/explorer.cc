@@ -8,7 +8,7 @@ namespace pollcore {
 void schedule_point(SchedulePoint point) noexcept {
     static constexpr const char* kNames[] = {"publishes", "takes",       "releases", "says that it sleeps",
                                              "arms",      "looks again", "wakes"};
-    // What a reader has seen and not yet read or given back makes no difference to who sleeps, and many more runs.
+    // These two points do not influence who sleeps, and would only multiply the runs.
     if (point == SchedulePoint::take || point == SchedulePoint::release) {
         return;
     }
@@ -48,7 +48,7 @@ std::uint64_t Explorer::explore(const std::function<Run()>& begin, const std::fu
     }
 }
 
-// Threads that are stuck stay as they are: to end a fiber is to throw through what it runs.
+// Stuck threads are never destroyed: ending a fiber would throw an exception through the code that it runs.
 void Explorer::abandon() {
     static auto* const abandoned = new std::vector<std::unique_ptr<Fiber>>();
     for (auto& fiber : fibers_) {
@@ -57,7 +57,7 @@ void Explorer::abandon() {
     fibers_.clear();
 }
 
-// False when nobody can go on.
+// False when no thread can go on, or when the run has no end.
 bool Explorer::run_once(const Run& run, const std::function<void(const std::string&)>& stuck) {
     at_ = 0;
     turns_.clear();
@@ -77,7 +77,7 @@ bool Explorer::run_once(const Run& run, const std::function<void(const std::stri
     std::uint32_t preemptions = 0;
     for (;;) {
         std::vector<Fiber*> can = able();
-        // First who had the last turn: another instead of that one is a preemption.
+        // The thread that had the last turn comes first: choosing another one is a preemption.
         const auto same = std::find(can.begin(), can.end(), last);
         const bool goes_on = same != can.end();
         if (goes_on) {
@@ -115,7 +115,7 @@ bool Explorer::run_once(const Run& run, const std::function<void(const std::stri
         turns_.push_back(next.thread->name + ": " + next.where);
         next.done = nullptr;
         for (const auto& fiber : fibers_) {
-            fiber->yields = false;  // somebody else has had a turn
+            fiber->yields = false;  // another thread has had a turn
         }
         running_ = &next;
         current_ = this;
@@ -125,7 +125,7 @@ bool Explorer::run_once(const Run& run, const std::function<void(const std::stri
     }
 }
 
-// Who has found nothing to do goes on only where nobody else can.
+// A thread that has found nothing to do goes on only if no other thread can.
 std::vector<Explorer::Fiber*> Explorer::able() {
     std::vector<Fiber*> can;
     std::vector<Fiber*> idle;

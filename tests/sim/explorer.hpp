@@ -1,8 +1,8 @@
-// Every way in which a few threads can take turns, one after the other.
+// Explores every order in which a few threads can take turns, run by run.
 //
-// Threads are fibers, which give their turn back at each schedule point of the code that they run, and where they wait.
-// A run is told by which thread goes on at each turn at which more than one could; the next run is the last one with
-// its last such choice changed. So a run of threads that always do the same is the same, and all are seen.
+// Threads are fibers. They give their turn back at each schedule point of the code that they run, and where they wait.
+// A run is defined by its choices: which thread goes on at each turn at which more than one could. The next run repeats
+// the last one with its last open choice changed. If the threads are deterministic, all runs are seen.
 #pragma once
 
 #include <cstdint>
@@ -23,29 +23,28 @@ public:
         std::string name;
         std::function<void()> body;
     };
-    /// One run: what its threads share, anew, and the threads. `end` is called after they have ended.
+    /// The threads of one run, with a new shared state. `end` is called after all of them have ended.
     struct Run {
         std::vector<Thread> threads;
         std::function<void()> end;
     };
 
-    /// Runs all of them in which no more than so many times a thread that could go on is held up for another. Returns
-    /// how many there were. `stuck` is told what a run was like in which nobody can go on; then it ends, and so does
-    /// the exploration.
+    /// Makes all runs with at most `preemptions_max` preemptions, where a thread that could go on is held up for
+    /// another. Returns the number of runs. If nobody can go on in a run, `stuck` gets its description, and the
+    /// exploration ends.
     std::uint64_t explore(const std::function<Run()>& begin, const std::function<void(const std::string&)>& stuck,
                           std::uint32_t preemptions_max = ~std::uint32_t{0});
 
     // ---- from a thread ----
 
-    /// Its turn may end here.
+    /// The turn of the calling thread may end here.
     void point(const char* where);
-    /// Its turn ends, and it has none before another has had one, if there is one that can: for a thread that has found
-    /// nothing to do.
+    /// Ends the turn of a thread that has found nothing to do: another thread that can go on has a turn first.
     void yield();
-    /// Its turn ends until done().
+    /// Ends the turn; the thread goes on only when done() is true.
     void wait(const char* where, const std::function<bool()>& done);
 
-    /// Whose thread is running; null elsewhere.
+    /// The explorer whose thread is running; null elsewhere.
     [[nodiscard]] static Explorer* current() noexcept { return current_; }
 
 private:
@@ -73,7 +72,7 @@ private:
 
     std::vector<std::unique_ptr<Fiber>> fibers_;
     Fiber* running_ = nullptr;
-    std::vector<Choice> choices_;  ///< of this run; those of the next begin with them
+    std::vector<Choice> choices_;  ///< choices of this run, and the prefix of the next run
     std::size_t at_ = 0;
     std::uint32_t preemptions_max_ = 0;
     std::vector<std::string> turns_;

@@ -1,5 +1,5 @@
-// No wake-up is lost (I8): every interleaving of a worker that falls asleep with what is brought to it meanwhile, step
-// by step through the worker's own code.
+// No wake-up is lost (I8): tries every interleaving of a worker that falls asleep with work that arrives meanwhile,
+// step by step through the worker's own code.
 #include <poll.h>
 
 #include <array>
@@ -17,8 +17,8 @@ namespace {
 
 using testing::SteppedWorld;
 
-// A worker that sleeps whenever it can. It has two queue pairs that are connected with each other, so that it completes
-// by itself what is submitted there, and one whose peer is somebody else's.
+// A worker that sleeps whenever it can. It has two queue pairs that are connected to each other, so that it completes
+// requests on them without help, and a third whose peer belongs to another thread.
 struct Scene {
     Scene() : world(options()) {
         SteppedWorld::QpShape shape;
@@ -75,7 +75,7 @@ struct Scene {
         });
     }
 
-    // The worker's thread, until it is to stop.
+    // The worker's thread; runs until `stop`.
     void work(Explorer& explorer) {
         struct Ways final : IdleWays {
             explicit Ways(Explorer& of) : explorer(of) {}
@@ -98,7 +98,7 @@ struct Scene {
             }
         }
     }
-    // An application that sleeps until it has so many completions, and then stops the worker.
+    // An application that sleeps until it has `wanted` completions, and then stops the worker.
     void take(Explorer& explorer, std::size_t wanted) {
         Session& session = world.session();
         while (completed < wanted) {
@@ -116,7 +116,7 @@ struct Scene {
         signal_event(world.worker.bell());
     }
     [[nodiscard]] WorkRequest write(std::uint64_t tag) const { return SteppedWorld::write(tag, *own, *memory); }
-    // What the other one's thread does.
+    // The thread of the third queue pair's peer.
     void send_from_other() {
         ibv_send_wr wr{};
         ibv_send_wr* bad = nullptr;
@@ -143,7 +143,7 @@ class Interleavings : public ::testing::Test {
 protected:
     ~Interleavings() override { plant(Bug::none); }
 
-    /// How many there are. Fails when one of them gets stuck.
+    /// The number of interleavings. Fails when one of them gets stuck.
     std::uint64_t all(const std::function<std::vector<Explorer::Thread>(Scene&)>& threads,
                       std::uint32_t preemptions_max = ~std::uint32_t{0}) {
         stuck.clear();
@@ -155,14 +155,14 @@ protected:
             },
             [&](const std::string& what) { stuck = what; }, preemptions_max);
     }
-    // Of what comes by the session alone.
+    // Only the session brings work.
     std::vector<Explorer::Thread> submissions(Scene& here) {
         return {{"worker", [&] { here.work(explorer); }}, {"application", [&] {
                                                                (void)here.world.session().try_submit(here.write(1));
                                                                here.take(explorer, 1);
                                                            }}};
     }
-    // Of a message that comes while the worker falls asleep.
+    // A message arrives while the worker falls asleep.
     std::vector<Explorer::Thread> message(Scene& here) {
         WorkRequest receive{.tag = 1, .qp = here.near->handle(), .opcode = Opcode::recv};
         EXPECT_EQ(here.world.session().try_submit(receive), Refusal::none);
@@ -191,7 +191,7 @@ TEST_F(Interleavings, OfAMessageLoseNoWakeUp) {
     RecordProperty("runs", std::to_string(runs));
 }
 
-// All there are would take hours; three preemptions are more than any mistake of this kind needs.
+// All interleavings would take hours; three preemptions are more than any bug of this kind needs.
 TEST_F(Interleavings, OfASubmissionAndAMessageLoseNoWakeUp) {
     const std::uint64_t runs = all(
         [this](Scene& here) {
@@ -229,7 +229,7 @@ TEST_F(Interleavings, OfACommandLoseNoWakeUp) {
     RecordProperty("runs", std::to_string(runs));
 }
 
-// The exploration finds what is wrong, with each of the bugs of this kind that the simulation is to find too.
+// The exploration finds each of the planted bugs that lose a wake-up. The simulation must find them, too.
 TEST_F(Interleavings, FindWhatLosesAWakeUp) {
     for (const Bug bug : {Bug::no_last_look, Bug::late_word, Bug::careless_sleeper}) {
         plant(bug);

@@ -9,7 +9,7 @@
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 namespace {
 
-std::uint64_t live = 0;  // a process that runs histories has one thread
+std::uint64_t live = 0;  // not atomic: a process that runs histories has one thread
 
 void* take(void* memory) {
     if (memory == nullptr) {

@@ -1,4 +1,4 @@
-// What a history leaves behind.
+// Finds what a history leaves behind.
 #pragma once
 
 #include <cstdint>
@@ -6,12 +6,12 @@
 namespace pollcore::sim {
 
 struct Held {
-    std::uint64_t allocations = 0;  ///< by operator new, and not freed; 0 under a sanitizer, which has its own count
+    std::uint64_t allocations = 0;  ///< live allocations by operator new; 0 under a sanitizer, which counts by itself
     int lowest_free_fd = 0;
     bool operator==(const Held&) const = default;
 };
 
-/// What this process holds now. One thread.
+/// What this process holds now. For a process with one thread.
 [[nodiscard]] Held held_now();
 
 }  // namespace pollcore::sim

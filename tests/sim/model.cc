@@ -73,7 +73,8 @@ namespace {
     }
 }
 
-/// Refused before it was in any queue: it keeps no order with what is (runtime/DECISIONS.md, D19), and nothing fails with it.
+/// Refused before it was in any queue. Such a request has no place in the order of the queue (runtime/DECISIONS.md,
+/// D19), and no other request fails because of it.
 [[nodiscard]] bool never_queued(Status status) noexcept {
     return status == Status::post_refused || status == Status::request_refused || status == Status::session_closed;
 }
@@ -215,11 +216,11 @@ Request Model::completed(End& end, std::size_t lane_index, const Completion& com
         }
         return request;
     }
-    // What stands before it is unsignaled and has succeeded; anything else was lost, or overtaken.
+    // The requests before it must be unsignaled, and have succeeded. A signaled one was lost or overtaken.
     while (queue.front().tag != completion.tag) {
         const Request first = queue.front();
         if (receive && (end.excuses & kCqLost) != 0) {
-            // The completion of the first is lost, and the runtime makes one when the queue pair has ended.
+            // The completion of the first request is lost. The runtime makes one when the queue pair has ended.
             const Request request = *found_at;
             queue.erase(found_at);
             return settled(end, lane, request, completion);
@@ -270,7 +271,8 @@ Request Model::settled(End& end, Lane& lane, const Request& request, const Compl
     if (is_atomic(request.opcode)) {
         end.added_perhaps += request.add;
     }
-    // One whose completion the provider lost may have succeeded; what the runtime says of it holds up nothing.
+    // A request whose completion the provider lost may have succeeded. The completion that the runtime makes for it
+    // therefore does not mark the queue as failed.
     if (completion.status == Status::general_err && (completion.flags & kByRuntime) != 0 &&
         (end.excuses & kCqLost) != 0) {
         return request;
@@ -288,7 +290,7 @@ void Model::succeeded(End& end, Lane& lane, const Request& request) {
     }
     if (!request.signaled && (end.excuses & kCqLost) != 0) {
         end.added_perhaps += request.add;
-        return;  // its completion may be lost, and it have failed
+        return;  // it may have failed, with its completion lost
     }
     if (request.defect != Defect::none) {
         throw Violation("status", described(end, request) + " succeeded, which it cannot");
@@ -311,7 +313,7 @@ void Model::succeeded(End& end, Lane& lane, const Request& request) {
     }
 }
 
-// A receive's message is the peer's next one.
+// A receive must hold the peer's next message.
 void Model::found(End& end, const Request& receive, const Completion& completion) {
     if (end.receive_failed) {
         throw Violation("I2 order", described(end, receive) + " succeeded after one before it had failed");
@@ -336,8 +338,9 @@ void Model::found(End& end, const Request& receive, const Completion& completion
         if (lane.messages.empty()) {
             continue;
         }
-        // Those that were refused were never sent, as their sender may not have been told yet.
-        const bool lost = (end.excuses & kCqLost) != 0;  // with the completion of its receive
+        // Looks past the first message if messages before the found one may have been refused and never sent; the
+        // sender may not know that yet.
+        const bool lost = (end.excuses & kCqLost) != 0;  // a message may be lost with the completion of its receive
         const bool all = lost || (end.peer->excuses & (kPostRefused | kEnding | kSessionClosing)) != 0;
         const auto found_at =
             std::find_if(lane.messages.begin(), all ? lane.messages.end() : lane.messages.begin() + 1, fits);
@@ -366,8 +369,8 @@ bool Model::may_be_lost(const End& end, const Datagram& datagram) const noexcept
     return packets_lost || datagram.lost || (end.excuses | datagram.from->excuses) != 0;
 }
 
-// It is one that was sent to this queue pair. What its sender sent before it, and was not found, has been lost: then no
-// receive was posted, so that as many as were posted before must have been taken.
+// The datagram must be one that was sent to this queue pair. Earlier datagrams of its sender that were not found are
+// lost. A datagram is lost only if no receive is left for it: all receives that were posted before it must be taken.
 void Model::found_datagram(End& end, const Request& receive, const Completion& completion) {
     const bool imm = (completion.flags & kWithImm) != 0;
     const auto at = std::find_if(end.arriving.begin(), end.arriving.end(), [&](const Datagram& datagram) {
@@ -435,7 +438,7 @@ void Model::refused(SharedQueue& queue) {
 
 namespace {
 
-/// What explains that a shared receive ended in no queue pair's name.
+/// The excuses that explain a shared receive whose completion names no queue pair.
 [[nodiscard]] std::uint32_t causes_without_a_queue_pair(Status status) noexcept {
     switch (status) {
         case Status::srq_closed: return kEnding | kSessionClosing;
@@ -465,7 +468,7 @@ Request Model::completed(SharedQueue& queue, End* end, const Completion& complet
         throw Violation("I6 fields", which + " completed as one of another queue");
     }
     const bool by_runtime = (completion.flags & kByRuntime) != 0;
-    // What a queue pair took may have been lost with the queue pair, its CQ or its device.
+    // A receive that a queue pair took may have been lost with the queue pair, its CQ or its device.
     const bool may_be_lost = (queue.excuses & (kCqLost | kDeviceLost | kKept | kModifyFails)) != 0;
     if (by_runtime) {  // no message took it
         const std::uint32_t causes_of_it = causes_without_a_queue_pair(completion.status);
@@ -553,7 +556,7 @@ bool Model::explained(const End& end, const Request& request, const Completion& 
 std::uint32_t Model::retired(End& end, std::size_t lane_index, std::uint32_t more, const OnRetired& on_retired) {
     Lane& lane = end.lanes[lane_index];
     std::uint32_t ended = 0;
-    // Behind a completion that was not taken yet there may be more of them.
+    // Stops at a signaled request: its completion was not taken yet, and more retired requests may follow it.
     while (ended < more && !lane.sends.empty() && !lane.sends.front().signaled) {
         const Request first = lane.sends.front();
         lane.sends.pop_front();

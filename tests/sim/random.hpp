@@ -1,4 +1,4 @@
-// All chance of a history comes from here.
+// The only source of randomness in a history.
 #pragma once
 
 #include <array>
@@ -7,8 +7,8 @@
 
 namespace pollcore::sim {
 
-/// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014): the same numbers everywhere,
-/// and nothing to set up.
+/// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014). It gives the same numbers
+/// everywhere and needs no set-up.
 class Random {
 public:
     explicit Random(std::uint64_t seed) noexcept : state_(seed) {}
@@ -19,7 +19,7 @@ public:
         z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
         return z ^ (z >> 31);
     }
-    /// 0 to n - 1; n is small beside 2^32.
+    /// 0 to n - 1; n must be much smaller than 2^32.
     std::uint32_t below(std::uint32_t n) noexcept { return static_cast<std::uint32_t>((next() >> 32) * n >> 32); }
     /// Both ends included.
     std::uint32_t between(std::uint32_t low, std::uint32_t high) noexcept { return low + below(high - low + 1); }
@@ -29,7 +29,7 @@ public:
     const T& pick(const std::array<T, N>& of) noexcept {
         return of[below(N)];
     }
-    /// Another stream, of its own.
+    /// An independent stream.
     [[nodiscard]] Random split() noexcept { return Random(next()); }
 
 private:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A history is the same in every process, and whatever ran before it there.
+# A history is the same in every process, whatever ran there before it.
 # usage: repeats.sh SIMULATE
 set -euo pipefail
 simulate=$1

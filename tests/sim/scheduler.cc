@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::size_t kStackBytes = 256 * 1024;
 
-// Stacks are used again by the next history: new ones would be mapped, and each page of them zeroed.
+// Keeps stacks for the next history: new stacks would have to be mapped, and each of their pages zeroed.
 class StackPool {
 public:
     StackPool() = default;
@@ -83,16 +83,16 @@ struct Scheduler::Thread {
     const std::string* name = nullptr;
     std::function<void()> body;
     boost::context::fiber fiber;
-    boost::context::fiber scheduler;  ///< where its turn was given from
+    boost::context::fiber scheduler;  ///< the context that gave it the turn
     const void* stack = nullptr;
     const void* outer_stack = nullptr;
     std::size_t outer_size = 0;
     void* fake_stack = nullptr;
     std::exception_ptr failure;
     std::uint32_t weight = 1;
-    std::uint64_t off_until_step = 0;             ///< taken off its core
-    std::uint64_t wake_ns = 0;                    ///< sleeps, or waits no longer than that
-    const std::function<bool()>* done = nullptr;  ///< what it waits for
+    std::uint64_t off_until_step = 0;             ///< taken off its core until this step
+    std::uint64_t wake_ns = 0;                    ///< end of its sleep, or of its wait at the latest
+    const std::function<bool()>* done = nullptr;  ///< the condition that it waits for
     bool ended = false;
 };
 
@@ -155,7 +155,7 @@ Scheduler::Thread* Scheduler::choose() {
     for (const auto& thread : threads_) {
         all += thread->weight;
     }
-    // By weight, and the next one that can when that one cannot.
+    // Chooses by weight; if that thread cannot go on, the next one that can.
     std::uint32_t at = random_.below(all);
     std::size_t first = 0;
     while (at >= threads_[first]->weight) {
@@ -171,8 +171,8 @@ Scheduler::Thread* Scheduler::choose() {
     return nullptr;
 }
 
-// A turn takes some hundred nanoseconds. While nothing happens the next timer is what is waited for, and steps are
-// better spent on what follows from it.
+// A turn takes some hundred nanoseconds. While nothing happens, all wait for the next timer, so time passes faster: the
+// steps are better spent on what follows.
 void Scheduler::pass_time() {
     std::uint64_t passed = random_.between(20, 400);
     if (random_.one_in(jump_odds_)) {
@@ -193,7 +193,7 @@ bool Scheduler::step() {
     pass_time();
     Thread* thread = choose();
     if (thread == nullptr) {
-        return true;  // all sleep: time has passed
+        return true;  // all threads sleep; only time has passed
     }
     if (delay_odds_ != 0 && random_.one_in(delay_odds_)) {
         thread->off_until_step = steps_ + random_.between(2, 60);

@@ -1,5 +1,5 @@
-// Threads that are turned by hand, and their clock: which one runs next, for how long and when it sleeps is drawn from
-// a seed. One runs at a time, from one place where it may be interrupted to the next.
+// Threads that are turned by hand, and their clock. A seed decides which thread runs next, for how long, and when it
+// sleeps. One thread runs at a time, from one place where it may be interrupted to the next.
 //
 // A thread is a fiber. It gives its turn back by yield(), by waiting, or at a schedule point of the code that it runs.
 #pragma once
@@ -19,37 +19,37 @@ namespace pollcore::sim {
 class Scheduler {
 public:
     explicit Scheduler(Random random);
-    ~Scheduler();  ///< all threads have ended
+    ~Scheduler();  ///< only after all threads have ended
     Scheduler(const Scheduler&) = delete;
     Scheduler& operator=(const Scheduler&) = delete;
 
     /// A thread that begins at its first turn.
     void start(std::string name, std::function<void()> body);
 
-    /// One turn of one thread. False when none is left. Rethrows what a thread throws.
+    /// Gives one turn to one thread. False when no thread is left. Rethrows what a thread throws.
     bool step();
     [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
     [[nodiscard]] std::uint64_t now_ns() const noexcept { return now_ns_; }
-    /// Name of the thread whose turn it is. Lives as long as the scheduler.
+    /// Name of the thread whose turn it is. The reference is valid as long as the scheduler lives.
     [[nodiscard]] const std::string& running() const noexcept;
 
     // ---- from a thread ----
 
     void yield();
     void sleep(std::uint64_t ns);
-    /// Returns done() when it is true or the time is over. It is asked while other threads have the turn.
+    /// Waits until done() is true or the time is over, and returns done(). done() is called in other threads' turns.
     bool wait(std::uint64_t timeout_ns, const std::function<bool()>& done);
     /// Waits as long as it takes.
     void wait(const std::function<bool()>& done) { (void)wait(kForever, done); }
-    /// The turn may end here, as chance has it.
+    /// The turn may end here, at random.
     void point();
-    /// Something was done: time goes on slowly.
+    /// Reports that something was done: time then passes slowly.
     void progress() noexcept { quiet_turns_ = 0; }
 
-    /// All threads take turns alike and nobody is delayed any more, so that what can end does.
+    /// From now on all threads take turns alike and none is delayed, so that all work that can end does end.
     void settle() noexcept;
 
-    /// The one whose thread is running; null elsewhere.
+    /// The scheduler whose thread is running; null elsewhere.
     [[nodiscard]] static Scheduler* current() noexcept { return current_; }
 
     static constexpr std::uint64_t kForever = ~std::uint64_t{0};
@@ -70,7 +70,7 @@ private:
     Thread* running_ = nullptr;
     std::uint64_t steps_ = 0;
     std::uint64_t now_ns_ = 1'000'000;
-    std::uint32_t quiet_turns_ = 0;  ///< in a row in which nothing was done
+    std::uint32_t quiet_turns_ = 0;  ///< consecutive turns in which nothing was done
     std::uint32_t point_odds_ = 0;   ///< a schedule point ends the turn once in so many; 0: never
     std::uint32_t delay_odds_ = 0;   ///< a thread is taken off its core once in so many turns; 0: never
     std::uint32_t jump_odds_ = 0;    ///< time jumps once in so many turns

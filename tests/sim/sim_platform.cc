@@ -54,7 +54,7 @@ public:
 
 private:
     [[nodiscard]] bool is_here() const noexcept override { return self_ == &scheduler_.running(); }
-    // Without a limit: what hangs here is found by the scheduler.
+    // Waits without a limit: the scheduler finds a call that hangs.
     void perform(JobRef job, Patience) override {
         bool ran = false;
         jobs_.push_back([&] {
@@ -72,7 +72,7 @@ private:
     bool ended_ = false;
 };
 
-// The thread that waits for descriptors, and the ticks.
+// The thread that waits for descriptors and calls the tick function.
 class SimEventLoop final : public EventLoop {
 public:
     SimEventLoop(Scheduler& scheduler, Executor& executor, const std::string& name, std::chrono::nanoseconds period,
@@ -202,7 +202,7 @@ public:
     [[nodiscard]] int thread_id() const noexcept override { return 0; }
 
 private:
-    // More than any worker has here.
+    // More than any worker has in a history.
     static constexpr std::uint32_t kSessionsHere = 2;
     static constexpr std::uint32_t kCqsHere = 16;
 
@@ -242,14 +242,14 @@ std::unique_ptr<WorkerThread> SimPlatform::start_worker(const WorkerConfig& conf
 }
 
 void SimPlatform::sleep(std::chrono::microseconds duration) {
-    // Shorter is as good to whoever looks again, and leaves more steps for what matters.
+    // The caller looks again anyway, and a shorter sleep leaves more steps for the rest of the history.
     const auto most = static_cast<std::uint32_t>(std::chrono::nanoseconds(duration).count());
     scheduler_.sleep(random_.between(1, most / 16));
 }
 
 bool SimPlatform::wait(std::unique_lock<std::mutex>& lock, std::condition_variable&, std::chrono::milliseconds timeout,
                        const std::function<bool()>& done) {
-    // One thread runs at a time, so that asking needs no lock.
+    // One thread runs at a time, so done() needs no lock.
     lock.unlock();
     const bool is = scheduler_.wait(static_cast<std::uint64_t>(std::chrono::nanoseconds(timeout).count()), done);
     lock.lock();

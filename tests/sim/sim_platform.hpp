@@ -1,5 +1,5 @@
-// What a simulated runtime stands on: the scheduler's threads and clock, plain memory, and a software device of the
-// test's making.
+// The platform of a simulated runtime: the scheduler's threads and clock, plain memory, and a software device that the
+// test makes.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ class SimPlatform final : public Platform {
 public:
     using OpenDevice = std::function<std::unique_ptr<Device>(const DeviceConfig&)>;
 
-    /// `name` begins the names of its threads.
+    /// `name` is the prefix of the names of its threads.
     SimPlatform(Scheduler& scheduler, std::string name, Random random, OpenDevice open);
 
     void prepare(const Config&, RuntimeReport&) override {}
@@ -39,7 +39,7 @@ public:
               const std::function<bool()>& done) override;
     std::uint32_t random() override { return static_cast<std::uint32_t>(random_.next()); }
 
-    /// Bytes that were allocated and not given back, of all platforms.
+    /// Bytes that all platforms have allocated and not given back.
     [[nodiscard]] static std::size_t allocated() noexcept;
 
 private:

@@ -1,4 +1,4 @@
-// Runs histories, and says of one that breaks an invariant how to see it again.
+// Runs histories. If one breaks an invariant, prints how to replay it.
 #include <chrono>
 #include <cstdint>
 #include <string>

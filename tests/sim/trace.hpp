@@ -1,4 +1,4 @@
-// What happened in a history, in words: the last events always, all of them when it is replayed.
+// The events of a history, in words. Keeps the last ones; prints all of them when a history is replayed.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@ namespace pollcore::sim {
 
 class Trace {
 public:
-    /// `print`: each event as it happens.
+    /// `print`: prints each event as it happens.
     Trace(const Scheduler& scheduler, bool print) : scheduler_(scheduler), print_(print), events_(kKept) {}
 
-    /// `text` is a format string, with up to three numbers ({0} to {2}) and a word ({3}); it and the word live for
-    /// ever. No addresses: a history has the same trace in every process.
+    /// `text` is a format string with up to three numbers ({0} to {2}) and a word ({3}). Text and word must have static
+    /// lifetime. No addresses: a history has the same trace in every process.
     void add(const char* text, std::uint64_t a = 0, std::uint64_t b = 0, std::uint64_t c = 0,
              std::string_view word = {}) {
         Event& event = events_[count_++ % kKept];
@@ -32,7 +32,7 @@ public:
 
     /// The last events, oldest first.
     [[nodiscard]] std::vector<std::string> last(std::size_t most) const;
-    /// Of all events so far.
+    /// Digest of all events so far.
     [[nodiscard]] std::uint64_t digest() const noexcept { return digest_; }
 
 private:

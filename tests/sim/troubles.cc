@@ -33,16 +33,16 @@ bool can_meet(Trouble trouble, Doing doing) noexcept {
         case Trouble::receive_status:
         case Trouble::refuse_send:
         case Trouble::refuse_receive: return doing != Doing::failed;
-        // Nothing completes before it is connected.
+        // Nothing completes on an unconnected queue pair.
         case Trouble::overrun:
         case Trouble::fail_poll: return doing != Doing::unconnected;
-        // A worker sleeps for the queue pairs that it has.
+        // A worker that sleeps may have queue pairs in any state.
         case Trouble::fail_arm: return true;
-        // It is modified when it is connected, and when it ends.
+        // A queue pair is modified when it is connected, and when it ends.
         case Trouble::fail_modify: return doing == Doing::unconnected || doing == Doing::ending;
-        // It is destroyed when it ends, and with its CQ, which is not lost before anything completes.
+        // A queue pair is destroyed when it ends, or when its CQ is lost. A CQ is lost only after something completes.
         case Trouble::fail_destroy: return doing != Doing::unconnected;
-        // A UD queue pair is ready when it is made.
+        // A UD queue pair is ready at once, so it is never unconnected.
         case Trouble::end_way: return doing != Doing::unconnected;
         default: return true;
     }

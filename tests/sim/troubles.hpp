@@ -1,4 +1,4 @@
-// What can go wrong in a history, and the plan of what does.
+// The troubles that a history can have, and the plan of those that happen.
 #pragma once
 
 #include <array>
@@ -11,13 +11,13 @@
 namespace pollcore::sim {
 
 enum class Trouble : std::uint8_t {
-    // The network's.
+    // Troubles of the network
     delay,      ///< packets come late
-    loss,       ///< a few are lost, and repeated
-    outage,     ///< none arrives for longer than they are repeated
+    loss,       ///< a few packets are lost, and repeated
+    outage,     ///< no packet arrives for longer than packets are repeated
     port_flap,  ///< the port goes down, and comes up again
-    // The provider's.
-    send_status,  ///< a request completes with a status of the plan's
+    // Troubles of the provider
+    send_status,  ///< a request completes with a status from the plan
     receive_status,
     refuse_send,     ///< ibv_post_send fails
     refuse_receive,  ///< ibv_post_recv fails
@@ -29,15 +29,15 @@ enum class Trouble : std::uint8_t {
     fail_arm,        ///< ibv_req_notify_cq fails
     device_fatal,
     device_removed,
-    // The program's.
+    // Troubles that the program causes
     local_key,   ///< a request with an lkey that names nothing
-    remote_key,  ///< with an rkey that names nothing
+    remote_key,  ///< a request with an rkey that names nothing
     too_long,    ///< a message longer than the peer's receives
     reset,       ///< a queue pair is reset, and connected again
     end_way,     ///< an address handle is destroyed, and another made
     end_shared,  ///< a shared receive queue is closed, with its queue pairs
-    arm_limit,   ///< of a shared receive queue
-    disconnect,  ///< goes to error by the program's wish
+    arm_limit,   ///< the limit of a shared receive queue is armed
+    disconnect,  ///< the program moves a queue pair to the error state
     close_qp,
     close_session,
     stop_runtime,
@@ -47,12 +47,12 @@ inline constexpr std::size_t kTroubles = 28;
 
 [[nodiscard]] std::string_view trouble_name(Trouble trouble) noexcept;
 
-/// What a queue pair was doing when it met trouble.
+/// The state of a queue pair when it met trouble.
 enum class Doing : std::uint8_t { unconnected, idle, busy, failed, ending };
 inline constexpr std::size_t kDoings = 5;
 [[nodiscard]] std::string_view doing_name(Doing doing) noexcept;
 
-/// Whether the one can meet the other.
+/// Whether this trouble can meet a queue pair in this state.
 [[nodiscard]] bool can_meet(Trouble trouble, Doing doing) noexcept;
 
 /// How often each trouble met a queue pair in each state.
@@ -60,12 +60,12 @@ using Coverage = std::array<std::array<std::uint64_t, kDoings>, kTroubles>;
 
 struct Planned {
     Trouble trouble{};
-    std::uint64_t step = 0;    ///< when it begins
-    std::uint32_t where = 0;   ///< which channel, application or runtime: modulo how many there are
-    std::uint64_t chance = 0;  ///< of what else is left open
+    std::uint64_t step = 0;    ///< the step when it begins
+    std::uint32_t where = 0;   ///< index of a channel, application or runtime, modulo their number
+    std::uint64_t chance = 0;  ///< seed for everything else
 };
 
-/// `most` troubles in the first `steps` steps, of those that `among` has (empty: all).
+/// Draws up to `most` troubles in the first `steps` steps, from `among` (empty: all).
 [[nodiscard]] std::vector<Planned> draw_plan(Random& random, std::uint32_t most, std::uint64_t steps,
                                              const std::vector<Trouble>& among);
 

@@ -1,4 +1,4 @@
-// An invariant that does not hold.
+// The exception for an invariant that does not hold.
 #pragma once
 
 #include <stdexcept>
@@ -9,7 +9,7 @@ namespace pollcore::sim {
 
 class Violation : public std::runtime_error {
 public:
-    /// `invariant` as the design numbers them, with a word: "I1 conservation".
+    /// `invariant` is its number in the design and a word, such as "I1 conservation".
     Violation(std::string invariant, const std::string& text)
         : std::runtime_error(invariant + ": " + text), invariant_(std::move(invariant)) {}
     [[nodiscard]] const std::string& invariant() const noexcept { return invariant_; }

@@ -24,7 +24,7 @@ constexpr std::array<Shape, 6> kShapes{
     Shape{.name = "careless", .window = 64, .batch = 12, .polls = 2, .idles = 2, .receives = 20},
 };
 
-// What ends alone, without anything that was planned, is over by then.
+// Without planned troubles, all work that can end has ended after so many steps.
 constexpr std::uint64_t kStepsToRest = 100'000;
 
 [[nodiscard]] std::uint32_t power_of_two(Random& random, std::uint32_t low_log2, std::uint32_t high_log2) {
@@ -146,7 +146,7 @@ void World::run() {
     }
 }
 
-// After every step.
+// Called after every step.
 void World::check() {
     for (const auto& application : applications_) {
         application->check_figures();
@@ -189,7 +189,7 @@ void World::live() {
     wind_down();
 }
 
-/// Closed with its session, its CQ or its runtime, or lost with its device: then calls on it say so.
+/// Whether the queue pair may have ended with its session, CQ, runtime or device. Calls on it may then fail.
 bool World::may_be_gone(const Channel& channel) const {
     return (channel.end->excuses & (kCqLost | kSessionClosing | kDeviceLost)) != 0 ||
            sides_[channel.runtime].stopping ||
@@ -369,7 +369,7 @@ void World::make_datagrams(std::uint32_t runtime, Application& application) {
     application.use(channel, 0);
 }
 
-// To any queue pair of that side, by one of them.
+// Makes an address handle to side `to`, from the information of one of its UD queue pairs. It serves for all of them.
 void World::make_way(Channel& channel, std::uint32_t to) {
     const auto there = std::find_if(datagrams_.begin(), datagrams_.end(), [&](const Channel* other) {
         return other->runtime == to && !other->closed && !may_be_gone(*other);
@@ -428,7 +428,7 @@ void World::begin_life(Channel& channel) {
     if (channel.lives.size() > 1 && may_be_gone(channel)) {
         model.excuse(end, kSessionClosing);
     }
-    if (channel.lives.size() > 1 && channel.window.valid()) {  // it may be another's, and is not to be the next one
+    if (channel.lives.size() > 1 && channel.window.valid()) {  // a reset may have made the window anew
         attempt(
             "asks for a window's key", [&] { return control_may_fail_ || may_be_gone(channel); },
             [&] { ask_window(channel); });
@@ -447,14 +447,14 @@ void World::connect(Channel& a, Channel& b) {
     for (End* end : {a.end, b.end}) {
         end->rnr_for_ever = path.rnr_retry == 7;
         if (!end->rnr_for_ever) {
-            model.excuse(*end, kShortOfReceives | kPeerEnding);  // either may fail so, and the other learn of it first
+            model.excuse(*end, kShortOfReceives | kPeerEnding);  // either end may fail, or notice a failure first
         }
-        if ((end->peer->excuses & kSessionClosing) != 0) {  // it was made anew meanwhile
+        if ((end->peer->excuses & kSessionClosing) != 0) {  // the peer's life began while its session was closing
             model.excuse(*end, kPeerEnding);
         }
     }
     const auto may_fail = [&] {
-        // An early message of the peer's may have put an end into error before it was ready.
+        // An early message of the peer may have put an end into error before it was ready.
         constexpr std::uint32_t kHarmless = kShortOfReceives | kPeerEnding;
         return may_be_gone(a) || may_be_gone(b) || ((a.end->excuses | b.end->excuses) & ~kHarmless) != 0;
     };
@@ -464,7 +464,7 @@ void World::connect(Channel& a, Channel& b) {
         a.qp.connect(info_b, path);
         b.qp.connect(info_a, path);
     });
-    if (!connected) {  // each of them has failed, or has nobody to talk to
+    if (!connected) {  // each end has failed, or has no working peer
         end_life(a, kEnding);
         end_life(b, kEnding);
         return;
@@ -485,8 +485,9 @@ void World::wind_down() {
             }
         }
     }
-    // A queue pair whose CQ is lost waits for its destruction, which the provider may have refused: until it is closed.
-    // One that the provider keeps may wait for ever, and so may one that it did not let go to ERR.
+    // The requests of a queue pair whose CQ is lost wait until it is destroyed. If the provider has refused that, they
+    // wait until it is closed. Requests may wait for ever if the provider keeps the queue pair or did not let it go to
+    // ERR.
     const std::uint32_t may_wait = control_may_fail_ ? kCqLost | kKept | kModifyFails : 0;
     const auto rest = [&] {
         return std::all_of(applications_.begin(), applications_.end(), [&](const auto& application) {
@@ -499,7 +500,7 @@ void World::wind_down() {
         throw Violation("stuck",
                         fmt::format("work does not end, and nothing holds it up\n{}", fmt::join(state(), "\n")));
     }
-    // What has arrived is taken.
+    // Waits until the applications have taken everything that has arrived.
     const std::uint64_t taken = scheduler.steps() + kStepsToRest;
     scheduler.wait([&] {
         return scheduler.steps() > taken || std::all_of(channels_.begin(), channels_.end(), [&](const auto& channel) {
@@ -595,7 +596,7 @@ void World::wind_down() {
                                         side.name, counters.async_events_acknowledged.value()));
         }
     }
-    // Each holds its runtime.
+    // Each of these objects keeps its runtime alive.
     for (const auto& channel : channels_) {
         channel->qp = QueuePair();
         channel->ways = {};

@@ -1,6 +1,6 @@
-// A history: two runtimes on one network, applications on both, and what goes wrong, all from one seed.
+// A history: two runtimes on one network, applications on both, and troubles, all from one seed.
 //
-//   world.cc  set-up, checks, winding down      world_troubles.cc  what goes wrong, and what it excuses
+//   world.cc  set-up, checks, winding down      world_troubles.cc  the troubles, and what they excuse
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ namespace pollcore::sim {
 
 /// A shared receive queue, as the application that it belongs to sees it.
 struct SharedReceives {
-    static constexpr std::uint32_t kSlots = 64;  ///< of memory: one whose receive has failed is not used again
+    static constexpr std::uint32_t kSlots = 64;  ///< slots of memory; a slot whose receive has failed is not used again
 
     std::uint32_t runtime = 0;
     std::uint32_t depth = 0;
@@ -36,17 +36,17 @@ struct SharedReceives {
     SharedQueue* state = nullptr;
     bool closed = false;
     std::uint32_t limits_armed = 0;
-    std::uint32_t limits_reached = 0;  ///< as events told
+    std::uint32_t limits_reached = 0;  ///< events that reported a reached limit
 
     [[nodiscard]] std::byte* slot(std::uint32_t slot) const noexcept;
 };
 
 /// A queue pair, as the applications that post to it see it.
 struct Channel {
-    // Its memory, for each of its lives: receives, sends, what the peer writes, what the peer reads. Then one word for
-    // the peer's atomics.
+    // The memory of each life: receives, sends, the target of the peer's writes, the source of its reads, and one word
+    // for its atomics.
     static constexpr std::uint32_t kSlotBytes = 384;
-    static constexpr std::uint32_t kSlots = 12;  ///< of each kind; more than any queue here has
+    static constexpr std::uint32_t kSlots = 12;  ///< slots of each kind; more than any queue in a history has
     static constexpr std::uint32_t kLives = 3;
     static constexpr std::size_t kLifeBytes = std::size_t{kSlotBytes} * (3 * kSlots + 1) + 64;
 
@@ -55,39 +55,39 @@ struct Channel {
     QueuePair qp;
     std::uint32_t qp_num = 0;
     MemoryRegion memory;
-    Channel* peer = nullptr;  ///< of a UD queue pair none
+    Channel* peer = nullptr;  ///< null for a UD queue pair
     End* end = nullptr;       ///< its present life
     std::vector<End*> lives;
-    std::vector<QpHandle> handles;     ///< of its lives
-    SharedReceives* shared = nullptr;  ///< where its receives are from; null: its own
-    std::uint32_t lasting = 0;         ///< excuses of what was planned for the queue pair, whichever life it meets
+    std::vector<QpHandle> handles;     ///< one for each life
+    SharedReceives* shared = nullptr;  ///< the queue that it takes receives from; null: its own
+    std::uint32_t lasting = 0;         ///< excuses of the troubles planned for the queue pair, in all later lives
     bool ready = false;                ///< connected, and not being ended
     bool closed = false;
-    std::uint32_t sends_max = 0;  ///< of each session
+    std::uint32_t sends_max = 0;  ///< for each session
     std::uint32_t receives_max = 0;
     std::uint32_t inline_max = 0;
     std::uint32_t sges_max = 1;
     bool coalesces = false;  ///< QueuePairOptions::coalesce_signals
     std::vector<Application*> users;
     std::uint64_t sends_submitted = 0;
-    std::uint64_t submitting = 0;  ///< tag of the one whose submission has begun and not ended; 0: none
-    // A UD queue pair's:
+    std::uint64_t submitting = 0;  ///< tag of the request whose submission is in progress; 0: none
+    // For a UD queue pair:
     static constexpr std::uint32_t kQkey = 0x77;
     bool datagram = false;
-    std::array<AddressHandle, 2> ways;  ///< to each side, where there is a UD queue pair
-    std::array<bool, 2> way_ends{};     ///< it is being destroyed
-    // A connected one's window, if it has one. It opens where the peer writes.
+    std::array<AddressHandle, 2> ways;  ///< by side, if the side has a UD queue pair
+    std::array<bool, 2> way_ends{};     ///< by side: the address handle is being destroyed
+    // For a connected queue pair with a window. The window opens the memory that the peer writes to.
     MemoryWindow window;
     bool window_busy = false;          ///< a bind or an invalidation is in flight
-    std::uint32_t window_key = 0;      ///< what opens it; 0: nothing, or it is being ended
-    const End* window_life = nullptr;  ///< that it was bound in
+    std::uint32_t window_key = 0;      ///< valid rkey of the window; 0: none, or it is being ended
+    const End* window_life = nullptr;  ///< the life that it was bound in
     const End* window_in_doubt =
-        nullptr;  ///< in which nobody knows whether it is bound, since a completion was lost: type 2
+        nullptr;  ///< type 2: a life in which a bind or an invalidation failed, so nobody knows if it is bound
     std::uint32_t next_key = 0;
-    std::vector<std::uint32_t> dying_keys;  ///< they end with this life
-    std::vector<std::uint32_t> dead_keys;   ///< that opened it, and do not any more
+    std::vector<std::uint32_t> dying_keys;  ///< keys that end with this life
+    std::vector<std::uint32_t> dead_keys;   ///< former keys of the window
 
-    /// Of type 2.
+    /// For a key of a type 2 window, which ends with the life that it was bound in.
     void ends_with_life(const End& life, std::uint32_t key) { (&life == end ? dying_keys : dead_keys).push_back(key); }
 
     [[nodiscard]] std::byte* receive_slot(std::uint32_t slot) const noexcept {
@@ -108,26 +108,26 @@ inline std::byte* SharedReceives::slot(std::uint32_t slot) const noexcept {
     return memory.data() + slot * Channel::kSlotBytes;
 }
 
-/// The world of a history that is of the kind that its number says.
+/// With this name the seed of a history decides the kind of its world.
 inline constexpr std::string_view kAllWorlds = "all";
 
 struct HistoryOptions {
     std::uint64_t seed = 1;
     std::uint64_t steps = 2000;
     std::string world{kAllWorlds};
-    std::vector<std::size_t> without;  ///< these troubles of the plan do not happen
+    std::vector<std::size_t> without;  ///< indices of planned troubles that do not happen
     bool print = false;
 };
 
-/// The kinds of worlds, by name, with a sentence each.
+/// A kind of world: its name, a sentence about it, and its parameters.
 struct WorldKind {
     std::string_view name;
     std::string_view about;
     std::uint32_t connections_max;
     std::uint32_t troubles_max;
-    std::uint32_t shared_in;     ///< of so many applications one has a shared receive queue
-    std::uint32_t datagrams_in;  ///< and a UD queue pair
-    std::uint32_t windows_in;    ///< of so many ends of connections one has a memory window
+    std::uint32_t shared_in;     ///< one in so many applications has a shared receive queue
+    std::uint32_t datagrams_in;  ///< one in so many applications has a UD queue pair
+    std::uint32_t windows_in;    ///< one in so many ends of connections has a memory window
     std::vector<Trouble> among;  ///< empty: all
 };
 [[nodiscard]] const std::vector<WorldKind>& world_kinds();
@@ -147,12 +147,12 @@ public:
     Model model;
     [[nodiscard]] bool winding_down() const noexcept { return winding_down_; }
     [[nodiscard]] Channel& channel(std::size_t index) { return *channels_[index]; }
-    /// Whether a request of this channel shall have this defect now.
+    /// The planned defect that the next request of this channel must have.
     [[nodiscard]] Defect take_defect(Channel& channel);
     void met(Trouble trouble, const Channel& channel);
     /// The UD queue pairs.
     [[nodiscard]] const std::vector<Channel*>& datagrams() const noexcept { return datagrams_; }
-    /// The life of a queue pair of this side that has, or had, that handle. Null: there is none.
+    /// The life of a queue pair of this side that has, or had, this handle. Null: there is none.
     [[nodiscard]] End* life_of(std::uint32_t runtime, QpHandle qp) const noexcept;
 
     // ---- afterwards ----
@@ -161,28 +161,28 @@ public:
     [[nodiscard]] const std::vector<Planned>& plan() const noexcept { return plan_; }
     [[nodiscard]] std::uint64_t steps() const noexcept { return scheduler.steps(); }
     [[nodiscard]] std::vector<std::string> state() const;
-    /// The provider may have kept what it was to destroy.
+    /// Whether the provider may have refused to destroy an object.
     [[nodiscard]] bool may_leave_objects() const noexcept;
 
 private:
     struct Injected {
         Trouble trouble{};
         SoftFault::Kind kind{};
-        const Channel* channel = nullptr;  ///< null: any of the side's
+        const Channel* channel = nullptr;  ///< null: any channel of the side
         std::uint64_t met_before = 0;
     };
     struct Side {
         std::string name;
         std::unique_ptr<Runtime> runtime;
-        const ControlCounters* counters = nullptr;  ///< of the runtime
-        SoftDevice* device = nullptr;               ///< null when it is, or may be, gone
-        std::vector<Injected> injected;             ///< and not met yet
+        const ControlCounters* counters = nullptr;  ///< counters of the runtime
+        SoftDevice* device = nullptr;               ///< null when the device is, or may be, gone
+        std::vector<Injected> injected;             ///< injected faults that have met nothing yet
         std::uint64_t events_told = 0;
         bool stopping = false;
         bool lost = false;
     };
 
-    void live();  // the first thread: sets up, and lets things go wrong
+    void live();  // the first thread: sets up, and causes the troubles
     void set_up();
     [[nodiscard]] std::unique_ptr<Device> open_device(Side& side, const DeviceConfig& config);
     void make_channel(std::uint32_t runtime);
@@ -209,7 +209,7 @@ private:
     void note_events(Side& side);
     void reset(Channel& channel);
     void create_more(Side& side, Application& application);
-    /// False when the call failed, which it must not unless may_fail() says so then.
+    /// False when the call failed. Throws Violation if it failed while may_fail() is false.
     template <class MayFail, class Call>
     bool attempt(const char* what, MayFail&& may_fail, Call&& call);
     [[nodiscard]] bool may_be_gone(const Channel& channel) const;
@@ -226,7 +226,7 @@ private:
     std::vector<std::unique_ptr<Channel>> channels_;
     std::vector<std::unique_ptr<SharedReceives>> shared_;
     std::vector<Channel*> datagrams_;
-    std::vector<std::pair<Channel*, Defect>> defects_;  ///< wanted, of the next request
+    std::vector<std::pair<Channel*, Defect>> defects_;  ///< defects for the next request of a channel
     bool control_may_fail_ = false;
     bool winding_down_ = false;
 };

@@ -1,4 +1,4 @@
-// What goes wrong in a history, and what it excuses.
+// The troubles of a history, and what they excuse.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -54,8 +54,8 @@ void World::end_life(Channel& channel, std::uint32_t excuses) {
     }
 }
 
-/// A session that uses it closes. A request that was accepted beside a reset belongs to an earlier life, and is told of
-/// it too.
+/// A session that uses the channel closes. Excuses all lives: a request that was accepted during a reset belongs to an
+/// earlier life, and also ends with session_closed.
 void World::closes_session(Channel& channel) {
     for (End* end : channel.lives) {
         model.excuse(*end, kSessionClosing);
@@ -68,8 +68,8 @@ void World::closes_session(Application& application) {
     }
 }
 
-/// What key the next bind begins from. A window that was made anew may have the number of one that is gone, whose keys
-/// open something again then: all of that number, since the last eight bits count binds.
+/// Asks for the key that the next bind starts from. A new window may have the number of an old one. Then all dead keys
+/// with this number may open something again, because their last eight bits only count binds.
 void World::ask_window(Channel& channel) {
     const std::uint32_t key = channel.window.rkey();
     if (key == std::exchange(channel.next_key, key)) {
@@ -82,7 +82,7 @@ void World::ask_window(Channel& channel) {
     }
 }
 
-/// What is planned for a queue pair, or its device, meets it in this life or a later one.
+/// A trouble that is planned for a queue pair, or for its device, may meet this life or a later one.
 void World::excuse(Channel& channel, std::uint32_t own, std::uint32_t peers) {
     channel.lasting |= own;
     if (channel.shared != nullptr) {
@@ -110,7 +110,7 @@ void World::excuse_device(const Side& side, std::uint32_t own, std::uint32_t pee
     }
 }
 
-// It cannot be closed before its queue pairs. What is left in it completes then.
+// A shared receive queue cannot be closed before its queue pairs. Closing it completes the remaining receives.
 void World::end_shared(SharedReceives& shared) {
     const auto gone = [&] {
         return control_may_fail_ || (shared.state->excuses & (kSessionClosing | kDeviceLost)) != 0 ||
@@ -149,8 +149,8 @@ void World::end_shared(SharedReceives& shared) {
     attempt("closes a shared receive queue", gone, [&] { shared.queue.close(); });
 }
 
-// It cannot be destroyed while sends name it, and those that were submitted before are carried out. What comes later
-// may find it gone.
+// An address handle cannot be destroyed while sends name it, and sends that were submitted before are carried out.
+// Later sends may find it gone.
 void World::renew_way(Channel& channel, std::uint32_t to) {
     AddressHandle& way = channel.ways[to];
     if (!way.valid()) {
@@ -195,7 +195,7 @@ void World::arm_limit(SharedReceives& shared, Random& chance) {
     attempt("arms a limit", gone, [&] { shared.queue.arm_limit(chance.between(1, shared.depth)); });
 }
 
-// A limit is reached once for each time that it was armed.
+// A limit may be reached at most once for each time that it was armed.
 void World::note_events(Side& side) {
     const std::uint64_t told = side.counters->async_events_acknowledged.value();
     if (side.stopping || std::exchange(side.events_told, told) == told) {
@@ -217,7 +217,7 @@ void World::inject(Side& side, const Channel* channel, Trouble trouble, SoftFaul
     side.device->inject(fault);
 }
 
-// A fault of the device has met something since the last step.
+// Notes the faults of the device that have met something since the last step.
 void World::note_met(Side& side) {
     std::erase_if(side.injected, [&](const Injected& injected) {
         if (side.device->faults_met(injected.kind) == injected.met_before) {
@@ -269,7 +269,7 @@ void World::reset(Channel& channel) {
     }
 }
 
-// What may fail is tried at once, beside the traffic that there is; what was made goes again.
+// Makes objects beside the running traffic, so that injected creation faults meet something, and drops them again.
 void World::create_more(Side& side, Application& application) {
     const auto may_fail = [] { return true; };
     const auto try_it = [&](auto&& make) { attempt("makes something", may_fail, [&] { (void)make(); }); };
@@ -278,7 +278,7 @@ void World::create_more(Side& side, Application& application) {
     try_it([&] {
         QueuePairOptions options;
         options.shares.push_back({.session = &application.session(), .send_depth = 40});
-        options.recv_depth = 200;  // more than any CQ has room for beside the others
+        options.recv_depth = 200;  // more than any CQ has room for besides the existing queue pairs
         return side.runtime->create_queue_pair(options);
     });
 }
@@ -294,7 +294,7 @@ void World::cause(const Planned& planned) {
     }
     if (channel.datagram &&
         (trouble == Trouble::remote_key || trouble == Trouble::too_long || trouble == Trouble::disconnect)) {
-        return;  // which UD knows nothing of
+        return;  // these troubles do not exist for UD
     }
     trace.add("trouble: {3}, for queue pair {0}", channel.index, 0, 0, trouble_name(trouble));
     constexpr std::array<int, 3> kErrors{ENOMEM, EAGAIN, EINVAL};

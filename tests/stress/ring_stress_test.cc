@@ -1,5 +1,5 @@
-// Two threads on one ring: order and every payload word, with single items and batches mixed. Both yield
-// when they cannot go on, since the machine that runs this may have one core for both.
+// Two threads on one ring, with single items and batches mixed: the test checks the order and every payload word. Both
+// threads yield when they cannot go on, since the machine may have one core for both.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -24,7 +24,7 @@ constexpr std::uint64_t kItems = 300'000;
 constexpr std::uint64_t kItems = 5'000'000;
 #endif
 
-// Words that depend on the sequence number and on their place.
+// A word that depends on the sequence number and on its place.
 std::uint64_t word(std::uint64_t sequence, std::uint64_t place) {
     return (sequence * 0x9e3779b97f4a7c15 + place) * 0xbf58476d1ce4e5b9;
 }
@@ -55,7 +55,7 @@ Completion make(std::uint64_t sequence, Completion*) {
     return completion;
 }
 
-/// What stands in a slot as the ring's fill functions write it.
+/// Writes a slot's contents like the ring's fill functions.
 template <class T>
 std::uint64_t fill(T& slot, std::uint64_t sequence) {
     const T value = make(sequence, static_cast<T*>(nullptr));
@@ -66,7 +66,7 @@ std::uint64_t fill(T& slot, std::uint64_t sequence) {
     return last;
 }
 
-/// Both ends by all ways that they have, at random.
+/// Runs both ends, which use all their functions at random.
 template <class T>
 void run(std::uint32_t capacity, std::uint64_t start, std::uint32_t seed) {
     const std::size_t bytes = ring_bytes<T>(capacity);
@@ -106,7 +106,7 @@ void run(std::uint32_t capacity, std::uint64_t start, std::uint32_t seed) {
     std::uint64_t wrong = 0;
     const auto look = [&wrong](const T& got, std::uint64_t sequence) {
         const T expected = make(sequence, static_cast<T*>(nullptr));
-        // The last byte is the ring's.
+        // The last byte belongs to the ring.
         wrong += std::memcmp(&got, &expected, sizeof(T) - 1) != 0;
     };
     while (next < kItems) {
@@ -129,7 +129,7 @@ void run(std::uint32_t capacity, std::uint64_t start, std::uint32_t seed) {
     ::operator delete (memory, std::align_val_t{kCacheLine});
 }
 
-// Some are answered in their slots, before or after those behind them are written.
+// Some requests are answered in their slots, before or after the requests behind them are written.
 TEST(RingStress, AnswersArriveWhole) {
     constexpr std::uint32_t kCapacity = 64;
     constexpr std::uint64_t kTrips = kItems / 10;
@@ -145,7 +145,7 @@ TEST(RingStress, AnswersArriveWhole) {
             }
             const WorkRequest request = consumer.copy(0);
             consumer.release_later(1);
-            if (request.num_sge == 1) {  // it is waited for
+            if (request.num_sge == 1) {  // the producer waits for this answer
                 ASSERT_TRUE(consumer.holds(next) || consumer.published() == next + 1);
                 if (consumer.holds(next)) {
                     consumer.answer(next, 1, request.tag * 3, kAnswered);
@@ -174,7 +174,7 @@ TEST(RingStress, AnswersArriveWhole) {
             continue;
         }
         std::uint64_t last = 0;
-        // Not all can be: this one's slot may be free already.
+        // Not every answer can be read here: the slot may be free already.
         for (int looks = 0; looks < 20; ++looks) {
             const WorkRequest& slot = producer.answered(index, last);
             if ((last & kAnswered) != 0) {

@@ -1,15 +1,17 @@
 #!/usr/bin/python3
-"""Looks whether the inside of runtime/ is in order. It finds:
+"""Checks that the inside of runtime/ is in order. It finds:
 
-  cycle   .cc files that call each other in a circle. What a header defines inline is its caller's. What only shows when it runs is no
-          call of anybody's: virtual calls, and calls by pointers. Nor is what nobody writes down: destructors, and constructors of members.
-  write   an assignment to a member of another class's object, not by a reference or a pointer to that member. Plain data (all of it
-          public, nothing that changes it) is its holder's, and a class in the unnamed namespace of a .cc file is that file's.
+  cycle   .cc files that call each other in a circle. A function that a header defines inline belongs to its caller. Calls that are only
+          decided at run time do not count: virtual calls, and calls by pointers. Nor do calls that nobody writes down: destructors,
+          and constructors of members.
+  write   an assignment to a member of another class's object, but not through a reference or a pointer to that member. Plain data (all
+          of it public, with no function that changes it) belongs to its holder, and a class in the unnamed namespace of a .cc file
+          belongs to that file.
   friend  a class that opens itself to another.
-  twice   two classes, or other types, of one name.
+  twice   two classes, or other types, with the same name.
 
-known.txt has what is there all the same. It may only get shorter, and nothing of worker/, flow/, session/, peer/ and the public headers
-may be in it, but for the friends that it names.
+known.txt lists the findings that are tolerated. It may only get shorter. It may contain nothing about worker/, flow/, session/, peer/ and
+the public headers, except the friends that it names.
 
 The sources are read with libclang, each folder as one translation unit, with the flags of a build's compile_commands.json.
 """
@@ -26,7 +28,7 @@ from clang.cindex import AccessSpecifier, CursorKind, Index, LinkageKind, conf
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 KNOWN = HERE / "known.txt"
-# Where there is nothing to know.
+# Known findings may not be in these places.
 CLEAN = ("worker/", "flow/", "session/", "peer/", "pollcore/")
 
 FUNCTIONS = {CursorKind.FUNCTION_DECL, CursorKind.CXX_METHOD, CursorKind.CONSTRUCTOR, CursorKind.DESTRUCTOR, CursorKind.FUNCTION_TEMPLATE,
@@ -37,7 +39,7 @@ ALIASES = {CursorKind.TYPE_ALIAS_DECL, CursorKind.TYPEDEF_DECL}
 
 
 def compile_flags(build):
-    """Of a command of the control side, which includes everything."""
+    """The flags of one command of the control side, which includes everything."""
     commands = json.loads((build / "compile_commands.json").read_text())
     command = next(command for command in commands if "libcontrol" in command["output"])
     flags, words = [], iter(shlex.split(command["command"]))
@@ -54,12 +56,12 @@ class Reading:
 
     def __init__(self, flags, bases):
         self.flags = flags
-        self.bases = [base.resolve() for base in bases]  # what is ours
-        self.names = {}  # of files, within them
+        self.bases = [base.resolve() for base in bases]  # folders of the project's files
+        self.names = {}  # path of a file: its path within its base; None: not the project's
         self.index = Index.create()
         self.where = {}  # USR of a function: the file of its definition
-        self.calls = collections.defaultdict(set)  # USR: USRs
-        self.classes = collections.defaultdict(set)  # USR: (name, file) of its definitions
+        self.calls = collections.defaultdict(set)  # USR of a function: USRs of the functions that it calls
+        self.classes = collections.defaultdict(set)  # USR of a class: (name, file) of its definitions
         self.records = {}  # USR of a class: whether it is plain data
         self.found = set()  # (what, file)
 
@@ -73,7 +75,7 @@ class Reading:
             self.declarations(cursor)
 
     def ours(self, cursor):
-        """The file that it stands in, as within the bases; None for what is not the project's."""
+        """The cursor's file, relative to its base; None if it is not the project's."""
         file = cursor.location.file
         if file is None:
             return None
@@ -83,7 +85,7 @@ class Reading:
         return self.names[file.name]
 
     def key(self, function):
-        """One that only its file knows may have a namesake in a file of the same name."""
+        """The function's USR. A function that is local to its file may have a namesake in a file of the same name, so its key has the path, too."""
         usr = function.get_usr()
         return f"{self.ours(function)}:{usr}" if function.linkage in (LinkageKind.INTERNAL, LinkageKind.UNIQUE_EXTERNAL) else usr
 
@@ -96,7 +98,7 @@ class Reading:
                 self.body(cursor, self.key(cursor), name)
             return
         full = qualified(cursor)
-        # Two files may have a short name of their own for one type.
+        # An alias in an unnamed namespace does not count: two files may each have a short name for one type.
         if cursor.spelling and (cursor.kind in CLASSES and cursor.is_definition() or cursor.kind in ALIASES and "(anonymous)" not in full):
             self.classes[cursor.get_usr()].add((full, name))
         if cursor.kind in CLASSES or cursor.kind in (CursorKind.NAMESPACE, CursorKind.UNEXPOSED_DECL, CursorKind.LINKAGE_SPEC):
@@ -104,7 +106,7 @@ class Reading:
                 if child.kind == CursorKind.FRIEND_DECL:
                     self.friend(cursor, child, name)
                 self.declarations(child)
-        elif cursor.kind in (CursorKind.VAR_DECL, CursorKind.FIELD_DECL):  # initialized by functions
+        elif cursor.kind in (CursorKind.VAR_DECL, CursorKind.FIELD_DECL):  # an initializer may call functions
             self.body(cursor, cursor.get_usr() + name, name)
 
     def friend(self, cursor, declaration, name):
@@ -123,7 +125,7 @@ class Reading:
                 continue
             if kind in (CursorKind.DECL_REF_EXPR, CursorKind.MEMBER_REF_EXPR, CursorKind.CALL_EXPR):
                 self.reference(usr, node, node.referenced)
-            elif kind == CursorKind.OVERLOADED_DECL_REF:  # in a template: which of them depends on its arguments
+            elif kind == CursorKind.OVERLOADED_DECL_REF:  # in a template: its arguments decide which one is called
                 for i in range(conf.lib.clang_getNumOverloadedDecls(node)):
                     self.reference(usr, node, conf.lib.clang_getOverloadedDecl(node, i))
             target = written(node)
@@ -138,7 +140,7 @@ class Reading:
         if callee.is_virtual_method():
             member = node if node.kind == CursorKind.MEMBER_REF_EXPR else next(iter(node.get_children()), None)
             if member is None or not any(child.kind == CursorKind.TYPE_REF for child in member.get_children()):
-                return  # who it is shows when it runs
+                return  # a virtual call, decided at run time
         template = conf.lib.clang_getSpecializedCursorTemplate(callee)
         self.calls[usr].add(self.key(template if template is not None and template.kind in FUNCTIONS else callee))
 
@@ -158,15 +160,15 @@ class Reading:
             if self.ours(member) is None or any(around.get_usr() in own for around in [owner, *parents(owner)]):
                 return None
             if self.ours(member) == file and any(not around.spelling for around in parents(owner)):
-                return None  # this file alone knows the class
+                return None  # only this file knows the class
             if not self.is_record(owner):
                 return member
             node = base_of(node)
         return None
 
     def is_record(self, owner):
-        """Plain data: all of it public, and nothing that changes it but who has it."""
-        owner = conf.lib.clang_getSpecializedCursorTemplate(owner) or owner  # of an instance libclang shows no members
+        """Whether the class is plain data: all of it is public, and none of its own functions changes it."""
+        owner = conf.lib.clang_getSpecializedCursorTemplate(owner) or owner  # libclang shows no members of an instance
         usr = owner.get_usr()
         if usr not in self.records:
             self.records[usr] = not any(guards(member) for member in owner.get_children())
@@ -174,7 +176,7 @@ class Reading:
 
 
 def guards(member):
-    """Who has such a member keeps books of its own."""
+    """Whether this member shows that its class guards its own state."""
     if member.kind in (CursorKind.FIELD_DECL, CursorKind.CXX_BASE_SPECIFIER):
         return member.access_specifier != AccessSpecifier.PUBLIC
     if member.kind == CursorKind.CXX_METHOD:
@@ -199,7 +201,7 @@ ATOMIC = re.compile("store|exchange|fetch_|compare_exchange_")
 
 
 def written(node):
-    """What `node` assigns to, if it does."""
+    """The expression that `node` assigns to, or None."""
     if node.kind == CursorKind.COMPOUND_ASSIGNMENT_OPERATOR:
         return next(iter(node.get_children()), None)
     if node.kind == CursorKind.BINARY_OPERATOR:
@@ -227,7 +229,7 @@ def operator_of(node, left):
 
 
 def base_of(node):
-    """Of `a.b`, `a->b` and `a[i]` what stands before; None for the end of the way."""
+    """The `a` of `a.b`, `a->b` and `a[i]`; None if there is none."""
     for child in node.get_children():
         if child.kind.is_expression():
             return child
@@ -235,7 +237,7 @@ def base_of(node):
 
 
 def file_graph(reading):
-    """Which .cc file calls into which, what headers define inline being the caller's."""
+    """Which .cc file calls into which other ones. A function that a header defines inline belongs to its caller."""
     graph = collections.defaultdict(set)
     for usr, file in reading.where.items():
         if not file.endswith(".cc"):
@@ -284,7 +286,7 @@ def knots(graph):
 
 
 def findings(flags, bases, sources, show_graph=False):
-    """Lines, and of each the files that it is about."""
+    """The findings, each with the files that it is about, and the number of functions."""
     reading = Reading(flags, bases)
     folders = collections.defaultdict(list)
     for source in sorted(sources):
@@ -309,7 +311,7 @@ def findings(flags, bases, sources, show_graph=False):
 
 
 def self_test():
-    """What is planted in sample/ is found, and nothing else."""
+    """Checks that exactly the faults planted in sample/ are found."""
     sample = HERE / "sample"
     found, _ = findings(["-std=c++20"], [sample], sample.rglob("*.cc"))
     wanted = set((sample / "expected.txt").read_text().splitlines())
@@ -333,7 +335,7 @@ def main():
     if options.update:
         KNOWN.write_text("".join(line + "\n" for line in known if line in found))
         gone = []
-    for title, lines in ("new", new), ("gone, so --update takes it from known.txt", gone), ("known, where nothing may be", unclean):
+    for title, lines in ("new", new), ("gone: --update removes it from known.txt", gone), ("in known.txt, but not allowed there", unclean):
         for line in lines:
             print(f"{title}: {line}")
     if new or gone or unclean:

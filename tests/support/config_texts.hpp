@@ -1,7 +1,7 @@
-// What the tests of the configuration share.
+// Shared by the tests of the configuration.
 //
-// What is checked against a machine's CPUs is checked against CPUs made up here, so that the tests say the same on
-// every machine.
+// Configurations are checked against made-up CPUs instead of the machine's, so that the tests behave the same on every
+// machine.
 #pragma once
 
 #include <fstream>
@@ -15,7 +15,7 @@
 
 namespace pollcore::config_texts {
 
-// CPU 2 exists but is not this process's.
+// CPU 2 exists, but this process may not use it.
 inline const config::Cpus kCpus{{0, 1, 2, 3}, {0, 1, 3}};
 
 inline std::string message_of(const std::string& text) {
@@ -48,7 +48,7 @@ inline std::string sample(const std::string& name) {
     return read_file(POLLCORE_SOURCE_DIR "/config/" + name);
 }
 
-// ---- Built in code ----
+// ---- Configurations built in code ----
 
 inline Config small_config(const std::string& device = "d", const std::string& worker = "w") {
     Config built;

@@ -8,8 +8,8 @@
 
 namespace pollcore::test {
 
-/// Called once in each turn of a loop that waits. Most turns yield, which is quick. Some sleep, so that kernel threads
-/// have the CPU, too.
+/// To be called in each turn of a waiting loop. Most calls yield, which is quick. Some sleep, so that kernel threads
+/// get the CPU, too.
 inline void give_way() {
     static thread_local unsigned turns = 0;
     if (++turns % 64 == 0) {

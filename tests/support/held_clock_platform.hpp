@@ -1,5 +1,5 @@
-// This machine with a clock that stands still until a test moves it, for the control side and for the workers: what
-// waits for a time waits for the test.
+// This machine with a clock that stands still until a test moves it, for the control side and for the workers. A thread
+// that waits for a time thus waits for the test.
 #pragma once
 
 #include <unistd.h>
@@ -18,28 +18,28 @@
 
 namespace pollcore::test {
 
-/// What a test keeps of the platform, which the runtime takes. Any thread.
+/// The test's handle on a HeldClockPlatform, which the runtime owns. Any thread.
 class HeldClock {
 public:
-    /// On the control side it moves by `creep` with each reading, so that what looks again a little later does so.
+    /// On the control side each reading moves the clock by `creep`, so that a second look comes later than the first.
     explicit HeldClock(std::chrono::nanoseconds creep = {}) : creep_(static_cast<std::uint64_t>(creep.count())) {}
 
     void advance(std::chrono::nanoseconds by) { ns_ += static_cast<std::uint64_t>(by.count()); }
     [[nodiscard]] std::uint64_t ns() const { return ns_; }
-    /// How often the control thread has looked whether what it waits for is there.
+    /// How many times the control thread has looked for something that it waits for.
     [[nodiscard]] std::uint64_t looks() const { return looks_; }
 
 private:
     friend class HeldClockPlatform;
-    // Behind the machine's clock, by which other threads wait until a time that the control side tells them: that has
-    // always come.
+    // Behind the machine's clock. Other threads sleep on the machine's clock until a time that the control side gives
+    // them; that time has always passed already.
     std::atomic<std::uint64_t> ns_{1'000'000'000};
     std::atomic<std::uint64_t> looks_{0};
     std::atomic<std::uint64_t> crept_{0};
     const std::uint64_t creep_;
 };
 
-/// Turns a worker by the held clock, of which a nanosecond is a cycle.
+/// Runs a worker on the held clock; one nanosecond is one cycle.
 class HeldClockWorker final : public WorkerThread {
 public:
     HeldClockWorker(Worker& worker, const HeldClock& clock)

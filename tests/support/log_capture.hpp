@@ -1,4 +1,4 @@
-// What this process logs while this lives, in place of stderr.
+// Captures this process's log, in place of stderr, as long as the object lives.
 #pragma once
 
 #include <sys/mman.h>
@@ -44,7 +44,7 @@ private:
     LogLevel level_before_;
 };
 
-/// How often `part` stands in `text`.
+/// How many times `part` occurs in `text`.
 [[nodiscard]] inline std::size_t occurrences(const std::string& text, const std::string& part) {
     std::size_t count = 0;
     for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) {

@@ -1,5 +1,5 @@
-// Messages from one queue pair to the receive pool, or write ring, of another: both of one session, and of the thread
-// that calls.
+// Messages from one queue pair to the receive pool, or write ring, of another. Both belong to one session and to the
+// calling thread.
 #pragma once
 
 #include <array>
@@ -16,8 +16,9 @@ namespace pollcore::test {
 
 class MessageLine {
 public:
-    static constexpr std::uint32_t kBytes = 64;       ///< of a message: its number, and then the lowest byte of that
-    static constexpr std::uint32_t kOnTheirWay = 64;  ///< at most
+    /// bytes of a message: its number, then copies of the number's lowest byte
+    static constexpr std::uint32_t kBytes = 64;
+    static constexpr std::uint32_t kOnTheirWay = 64;  ///< most messages in flight
 
     MessageLine(Runtime& runtime, FlowControl flow, std::uint32_t receives)
         : session_(runtime.open_session({.pool_buffers = 2 * receives})),
@@ -39,13 +40,14 @@ public:
     [[nodiscard]] std::uint64_t sent() const noexcept { return sent_; }
     [[nodiscard]] std::uint64_t received() const noexcept { return received_; }
 
-    /// Until so many are on their way, or there is no room. Throws when one is refused for another reason.
+    /// Sends until `on_their_way` messages are in flight or there is no room. Throws when a message is refused for
+    /// another reason.
     void send(std::uint64_t on_their_way) {
         while (sent_ - received_ < on_their_way) {
             const std::uint64_t at = sent_ % kOnTheirWay * kBytes;
             std::memcpy(memory_.data() + at, &sent_, sizeof sent_);
             std::memset(memory_.data() + at + sizeof sent_, static_cast<int>(sent_ & 0xff), kBytes - sizeof sent_);
-            // A signal for every 16th: the others are retired with it.
+            // Every 16th request is signaled, and the others are retired with it.
             const std::uint8_t flags = sent_ % 16 == 15 ? kSignaled : 0;
             const Refusal refusal = session_.try_submit({.tag = sent_,
                                                          .sge = {memory_.addr() + at, kBytes, memory_.lkey()},
@@ -54,15 +56,15 @@ public:
                                                          .flags = flags,
                                                          .num_sge = 1});
             if (refusal == Refusal::send_queue_full) {
-                return;  // they were received, and their requests have not been retired yet
+                return;  // messages have arrived whose requests are not retired yet
             }
             require(refusal == Refusal::none, refusal_name(refusal));
             ++sent_;
         }
     }
 
-    /// Takes up to 32 completions, and gives buffers back. `look` is called with what follows the number in each
-    /// message. Throws when another message came than was sent, and when one failed.
+    /// Takes up to 32 completions, and releases their buffers. Calls `look` with the bytes behind the number of each
+    /// message. Throws when a message differs from the one sent, or failed.
     template <class Look>
     void receive(std::size_t most, Look look) {
         std::array<Completion, 32> some;

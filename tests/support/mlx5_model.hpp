@@ -1,4 +1,4 @@
-// The model of an mlx5 HCA (tests/mlx5_model), where it was loaded before this program: what a test does to it.
+// Test access to the model of an mlx5 HCA (tests/mlx5_model), which must be loaded before this program.
 #pragma once
 
 #include <dlfcn.h>
@@ -16,9 +16,9 @@ class Mlx5Model {
 public:
     static bool is_there() { return ::dlsym(RTLD_DEFAULT, "mlx5_model_step") != nullptr; }
 
-    /// Pace "hand": the queue pair carries out what was posted. Returns how many ended.
+    /// With pace "hand": the queue pair carries out posted requests. Returns how many ended.
     static int serve(std::uint32_t qpn, int most) {
-        // Not looked up each time: benchmarks call it.
+        // Looked up once, since benchmarks call it.
         static auto* const serve = call<decltype(mlx5_model_serve)>("mlx5_model_serve");
         return serve(qpn, most);
     }

@@ -1,4 +1,4 @@
-// This machine as a runtime's platform, of which a test or a benchmark replaces what it needs.
+// A runtime's platform on this machine. A test or a benchmark overrides the parts that it needs.
 #pragma once
 
 #include <condition_variable>

@@ -1,4 +1,4 @@
-// Another process of a test's, and another user.
+// Another process, and another user, for tests.
 //
 // Thread safety: one thread.
 #pragma once
@@ -18,10 +18,10 @@
 
 namespace pollcore::test {
 
-/// A forked process that does something and then waits until it is let go, or killed.
+/// A forked process that does something and then waits until it is released or killed.
 class OtherProcess {
 public:
-    /// Returns when that is done.
+    /// Returns when the process has done `before_it_says_ready`.
     explicit OtherProcess(const std::function<void()>& before_it_says_ready) {
         int ready[2];
         int go[2];
@@ -73,10 +73,10 @@ private:
     UniqueFd go_;
 };
 
-/// A user who is nobody else in a test. Only root can become this user.
+/// A user that no test runs as. Only root can become this user.
 inline constexpr uid_t kOtherUser = 65534;
 
-/// From here on this process is the other user's, or ends.
+/// This process becomes the other user, or exits.
 inline void become_other_user() {
     if (::setgroups(0, nullptr) != 0 || ::setresgid(kOtherUser, kOtherUser, kOtherUser) != 0 ||
         ::setresuid(kOtherUser, kOtherUser, kOtherUser) != 0) {
@@ -84,7 +84,7 @@ inline void become_other_user() {
     }
 }
 
-/// What `does` returns as that user, in a process of its own; -1: that process was killed.
+/// Runs `does` as the other user in a child process, and returns its result; -1 if the child was killed.
 [[nodiscard]] inline int as_other_user(const std::function<int()>& does) {
     const pid_t pid = ::fork();
     if (pid == 0) {

@@ -1,4 +1,4 @@
-// How tests attach: a daemon on a machine that is busy with other things answers late, and that is no failure.
+// How tests attach: on a busy machine a daemon may answer late, which is no failure.
 #pragma once
 
 #include <chrono>
@@ -8,7 +8,7 @@
 
 namespace pollcore::test {
 
-/// With limits that only a hang reaches.
+/// Sets limits that only a hang reaches.
 [[nodiscard]] inline AttachOptions patient(AttachOptions options) {
     options.timeout = options.answer_within = std::chrono::minutes(10);
     return options;

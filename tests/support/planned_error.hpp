@@ -1,4 +1,4 @@
-// What a call throws that the software device's fault plan has fail.
+// The exception that a call throws when the software device's fault plan makes it fail.
 #pragma once
 
 #include <functional>

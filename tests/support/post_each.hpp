@@ -1,11 +1,11 @@
-// A provider that takes the requests of a chain one by one, and refuses some.
+// A provider that takes the requests of a chain one by one and refuses some.
 #pragma once
 
 #include <cerrno>
 
 namespace pollcore::testing {
 
-/// As ibv_post_send(3) and its kin: posts the chain by `post` up to the first request that `refuse` is true for.
+/// Like ibv_post_send(3) and its kin: posts the chain by `post` up to the first request for which `refuse` is true.
 template <class Queue, class Wr, class Refuse>
 int post_each(int (*post)(Queue*, Wr*, Wr**), Queue* queue, Wr* chain, Wr** bad, Refuse refuse) {
     for (Wr* wr = chain; wr != nullptr; wr = wr->next) {

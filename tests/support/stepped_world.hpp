@@ -1,7 +1,7 @@
-// A worker, a software device (or another) and sessions in one thread: a test turns each by hand.
+// A worker, a software device (or another device) and sessions in one thread: a test turns each by hand.
 //
-// It does what the control side of a runtime does, through the same WorkerProxy, which here turns the worker
-// until the answer is there. The device's clock is the test's.
+// It does the work of a runtime's control side through the same WorkerProxy, which here turns the worker until the
+// answer has come. The device's clock is the test's.
 #pragma once
 
 #include <cstring>
@@ -35,14 +35,15 @@ public:
         std::uint32_t submission_slots = 64;
         std::uint32_t completion_slots = 64;
         bool wide_completions = false;
-        std::uint32_t pool_buffers = 0;  ///< of each session
+        std::uint32_t pool_buffers = 0;  ///< buffers of each session
         bool extended_cqs = false;       ///< polled by ibv_start_poll
-        bool next_poll = true;           ///< false: nor is ibv_next_poll called
-        bool provider_lines = true;      ///< false: the worker does not ask for them before a burst
-        bool device_time = false;  ///< with the two above: CQs have time stamps, and the first session asks for them
-        bool sleeps = false;       ///< the worker and the applications may
-        ClientShare* client = nullptr;  ///< of the process whose sessions are; null: of this one
-        std::function<void()> wait{};   ///< what waits for the answer to a command; empty: turns the worker
+        bool next_poll = true;           ///< false: ibv_next_poll is not called
+        bool provider_lines = true;      ///< false: no prefetch of them before a burst
+        /// needs wide_completions and extended_cqs: CQs have time stamps, and the first session asks for them
+        bool device_time = false;
+        bool sleeps = false;            ///< whether the worker and the applications may sleep
+        ClientShare* client = nullptr;  ///< the process that owns the sessions; null: this one
+        std::function<void()> wait{};   ///< called while a command awaits its answer; empty: turns the worker
         SoftDeviceOptions device;
         std::function<std::unique_ptr<Device>()>
             open{};  ///< another device, which moves by itself; empty: the software device
@@ -71,7 +72,7 @@ public:
         UniqueQp qp;
         std::unique_ptr<WorkerQp> end;
         std::uint32_t psn = 0;
-        ControlBlock* block = nullptr;  ///< with flow control
+        ControlBlock* block = nullptr;  ///< not null: with flow control
         std::uint32_t block_rkey = 0;
         [[nodiscard]] QpHandle handle() const { return end->handle(); }
         [[nodiscard]] Flow& flow() const { return end->flow(); }
@@ -80,11 +81,11 @@ public:
     struct Srq {
         UniqueSrq srq;
         std::unique_ptr<WorkerSrq> end;
-        std::unique_ptr<SharedGrants> grants;  ///< with credits
+        std::unique_ptr<SharedGrants> grants;  ///< not null: with credits
         [[nodiscard]] SrqHandle handle() const { return end->handle(); }
     };
 
-    /// Memory that the device knows.
+    /// Registered memory.
     struct Buffer {
         OwnLines<std::byte> memory;
         ibv_mr* mr = nullptr;
@@ -100,7 +101,7 @@ public:
     struct Pool {
         OwnLines<std::byte> memory;
         std::unique_ptr<BufferPool> buffers;
-        std::unique_ptr<RingPool> ring;  ///< else
+        std::unique_ptr<RingPool> ring;  ///< if `buffers` is null
         [[nodiscard]] WorkerPool& end() const {
             return buffers != nullptr ? static_cast<WorkerPool&>(*buffers) : *ring;
         }
@@ -112,7 +113,7 @@ public:
     };
     struct PoolPart {
         Pool* pool = nullptr;
-        std::uint32_t depth = 16;  ///< receives posted
+        std::uint32_t depth = 16;  ///< receives that are kept posted
         std::uint32_t share = 32;
     };
 
@@ -143,14 +144,14 @@ public:
         PoolPart pool{};
         FlowControl flow = FlowControl::off;
         PoolPart rendezvous{};
-        std::uint32_t pd = 0;  ///< the control thread's number of it
+        std::uint32_t pd = 0;  ///< as numbered by the control thread
         bool ordinary = true;  ///< WorkerQp::Options::ordinary
         bool coalesce_signals = false;
-        SendQueueLines provider_lines{};   ///< known: in place of the device's
-        std::optional<FlowTerms> terms{};  ///< what it says of itself, whatever is true
+        SendQueueLines provider_lines{};   ///< if known, used in place of the device's
+        std::optional<FlowTerms> terms{};  ///< terms to announce, true or not
         std::uint32_t counts_from = 0;     ///< FlowParts::counts_from
     };
-    static constexpr std::uint32_t kQkey = 0x77;  ///< of all UD queue pairs
+    static constexpr std::uint32_t kQkey = 0x77;  ///< the qkey of all UD queue pairs
 
     SteppedWorld() : SteppedWorld(Options{}) {}
     explicit SteppedWorld(Options options)
@@ -185,7 +186,7 @@ public:
         return work;
     }
 
-    // Whether the worker finds something in use.
+    // Whether the worker finds an object in use.
     bool uses_key(std::uint32_t device_index, std::uint32_t pd, std::uint32_t lkey, MrHandle region = {},
                   std::uint32_t client = 0) {
         return found(proxy.begin_finding_key(device_index, pd, lkey, region, client));
@@ -309,7 +310,7 @@ public:
         srqs.push_back(std::move(srq));
         return *srqs.back();
     }
-    /// With no QP on it.
+    /// Closes an SRQ without QPs.
     void close(Srq& srq) {
         proxy.retire(srq.handle());
         EXPECT_EQ(device->destroy(srq.srq.get()), 0);
@@ -318,11 +319,11 @@ public:
         std::erase_if(srqs, [&](const auto& other) { return other.get() == &srq; });
     }
 
-    /// In INIT; UD: ready.
+    /// The QP is in INIT, a UD QP in RTS.
     Qp& add_qp() { return add_qp(QpShape{}); }
     Qp& add_qp(const QpShape& shape);
 
-    /// To the device's own port, for all UD QPs. It ends with the world.
+    /// Makes an address handle to the device's own port, for all UD QPs. It ends with the world.
     WorkerAh make_ah(AhHandle handle) {
         ahs_.push_back(make_verbs_ah());
         return {.handle = handle, .ah = ahs_.back().get()};
@@ -330,19 +331,19 @@ public:
 
     void connect(Qp& from, Qp& to, const PathAttributes& path = {});
 
-    /// With connect(), by two who have flow control.
+    /// To be called with connect() if both QPs have flow control.
     void start_flow(Qp& from, const Qp& to);
 
     /// Two QPs of session 0, connected, on CQ 0 and CQ 1.
     std::pair<Qp*, Qp*> pair(const QpShape& shape, const PathAttributes& path = {});
 
-    /// As an error of the device would.
+    /// Takes the QP to ERR, as a device error would.
     void to_error(Qp& qp, QpState before = QpState::ready);
 
-    /// The whole sequence of H1. True when everything was flushed by the device.
+    /// Closes the QP by the whole sequence of H1. True when the device flushed everything.
     bool close(Qp& qp, std::uint64_t patience = 1'000'000);
 
-    /// The same, with RESET and INIT for the end. True when everything was flushed by the device.
+    /// Resets the QP by the sequence of H1, with RESET and INIT at the end. True when the device flushed everything.
     bool reset(Qp& qp, std::uint64_t patience = 1'000'000) { return reset(qp, patience, next_life_++); }
     bool reset(Qp& qp, std::uint64_t patience, std::uint32_t life);
 
@@ -356,7 +357,7 @@ public:
         return *regions_.back();
     }
 
-    /// It begins on a cache line and with zeros, and stays until the world ends.
+    /// The memory begins on a cache line, is zeroed, and stays until the world ends.
     Buffer& add_buffer(std::size_t bytes, int access = kAllButBind) {
         buffers_.push_back(std::make_unique<Buffer>());
         Buffer& buffer = *buffers_.back();
@@ -365,13 +366,14 @@ public:
         return buffer;
     }
 
-    /// The writing end of a session's ring, for what no session would write. The session itself does not know of it.
+    /// The writing end of a session's ring, for requests that no session would write. The session does not know of
+    /// them.
     [[nodiscard]] RingProducer<WorkRequest> raw(std::uint32_t session_index = 0) const {
         const End& end = *ends[session_index];
         return {at_offset<void>(end.block, end.layout.submissions()), end.layout.submission_slots};
     }
 
-    /// Of 8 bytes, from the beginning of a region to 64 bytes further.
+    /// Writes 8 bytes from the beginning of a region to an address 64 bytes further.
     static WorkRequest write(std::uint64_t tag, const Qp& qp, const ibv_mr& region) {
         const auto begin = reinterpret_cast<std::uintptr_t>(region.addr);
         return {.tag = tag,
@@ -394,7 +396,8 @@ public:
         windows_.push_back(std::move(window));
         return *windows_.back();
     }
-    /// As the control thread does around the end of a queue pair that it was bound on: the same handle, unbound.
+    /// Like the control thread when a QP ends on which the window was bound: the handle stays, and the window is
+    /// unbound.
     void renew(Window& window) {
         ASSERT_TRUE(proxy.remove_window(window.handle()));
         const ibv_mw_type type = window.mw->type;
@@ -410,7 +413,7 @@ public:
         return handle;
     }
 
-    /// Everything that is there now.
+    /// Takes all completions that are there now.
     std::vector<Completion> poll(std::uint32_t session_index = 0) {
         std::vector<Completion> all;
         Completion some[16];
@@ -420,7 +423,7 @@ public:
         return all;
     }
 
-    /// Steps until `n` completions have come, or the time runs out.
+    /// Steps until `n` completions have come, or `steps_max` steps are over.
     std::vector<Completion> await(std::size_t n, std::uint32_t session_index = 0, int steps_max = 10'000) {
         std::vector<Completion> all;
         for (int i = 0; i < steps_max && all.size() < n; ++i) {
@@ -469,7 +472,7 @@ public:
     WorkerProxy proxy;
     std::vector<std::unique_ptr<End>> ends;
     std::vector<std::unique_ptr<Qp>> qps;
-    std::vector<std::unique_ptr<Srq>> srqs;  ///< all with index 0: one at a time
+    std::vector<std::unique_ptr<Srq>> srqs;  ///< all have index 0, so one at a time
 
 private:
     std::unique_ptr<ThreadDomain> domain_;

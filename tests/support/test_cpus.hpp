@@ -1,4 +1,4 @@
-// Which CPUs a test may use.
+// CPUs that a test may use.
 #pragma once
 
 #include <sched.h>
@@ -9,7 +9,7 @@
 
 namespace pollcore::test {
 
-/// That this thread may run on, ascending.
+/// The CPUs that this thread may run on, ascending.
 inline std::vector<std::uint32_t> allowed_cpus() {
     cpu_set_t set;
     CPU_ZERO(&set);
@@ -25,7 +25,7 @@ inline std::vector<std::uint32_t> allowed_cpus() {
     return cpus;
 }
 
-/// For a worker: the first CPU is where machines do most of everything else.
+/// A CPU for a worker, not the first: on the first, machines do most other work.
 inline std::uint32_t last_cpu() {
     return allowed_cpus().back();
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How scripts/bench judges goals and keeps their history (scripts/bench_goals.py), with samples that are made up: nothing is measured."""
+"""Tests how scripts/bench judges goals and keeps their history (scripts/bench_goals.py), with invented samples: nothing is measured."""
 import json
 import pathlib
 import sys
@@ -22,9 +22,9 @@ class Judging(unittest.TestCase):
                 ([0.8, 0.9, 0.9, 0.9, 0.95], MET, MISSED),
                 ([1.1, 1.1, 1.2, 1.2, 1.3], MISSED, MET),
                 ([0.8, 0.9, 0.99, 1.1, 1.2], UNDECIDED, UNDECIDED),
-                ([0.9, 0.9, 0.9, 0.9, 7.0], MET, MISSED),     # one moment in which the machine was elsewhere
+                ([0.9, 0.9, 0.9, 0.9, 7.0], MET, MISSED),     # one sample from a moment when the machine was busy
                 ([0.1, 1.2, 1.2, 1.2, 1.2], MISSED, MET),
-                ([1.0, 1.0, 1.0], MET, MET),                  # the bound itself is within it
+                ([1.0, 1.0, 1.0], MET, MET),                  # a goal is met at exactly the bound
                 ([0.5], MET, MISSED), ([1.5], MISSED, MET)):
             self.assertEqual(bench_goals.judge(goal(samples)), at_most, samples)
             self.assertEqual(bench_goals.judge(goal(samples, at_least=True)), at_least, samples)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# pollcored on one end of a real wire, its peers on the other: pollperf and a plain verbs program, then the
-# ways to stop it. Runs in the guest of scripts/rxe-vm, which sets POLLCORE_RXE_*:
+# Tests pollcored on one end of a real wire, with pollperf and a plain verbs program as peers on the other end, and
+# then the ways to stop it. Runs in the guest of scripts/rxe-vm, which sets POLLCORE_RXE_*:
 #
 #   scripts/rxe-vm tests/system/daemon_over_rxe.sh POLLCORED POLLPERF PLAIN_PEER
 #
-# Says which steps passed; ends at the first that did not, with the daemon's log.
+# Prints the steps that passed. Ends at the first that failed, with the daemon's log.
 set -euo pipefail
 
 [[ $# -eq 3 ]] || { sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 2; }
@@ -60,7 +60,7 @@ await_log() { # TEXT [SECONDS]
     done
 }
 
-# As a user without rights of his own, with the capabilities and the limit of the systemd unit.
+# Starts the daemon as an unprivileged user, with the capabilities and the limit of the systemd unit.
 start() { # DRAIN_TIMEOUT
     config "$1"
     : >"$log"
@@ -73,7 +73,7 @@ start() { # DRAIN_TIMEOUT
     await_log 'ready: 2 services'
 }
 
-end_code() { # the exit code of the daemon, which ends by itself
+end_code() { # waits until the daemon ends by itself, and prints its exit code
     local code=0
     wait "$daemon" || code=$?
     daemon=''
@@ -115,8 +115,8 @@ for process in "${peers[@]}"; do
 done
 passed
 
-# What is tested is that each byte is right, not how long it takes: pollperf's threads share both CPUs with
-# pollcored's, on a machine that may be busy, so they are given much time (--timeout).
+# Tests that each byte is right, not the speed. pollperf's threads share both CPUs with those of pollcored on a
+# machine that may be busy, so they get a long --timeout.
 lat_each() { # PATH [OPTION]...
     local path=$1 op
     local options=(--path "$@" -n 300 --warmup 20 --timeout 120s)
@@ -149,7 +149,7 @@ expect_code 0
 await_log 'stopped'
 passed
 
-# A peer that sends and takes nothing back.
+# Starts a peer that sends and takes nothing back.
 stall() {
     plain stall 4 >"$work/stalled" &
     peer=$!

@@ -1,6 +1,6 @@
-// A pollcored of the tests' own: spawned, listened to as its service manager would, signalled, waited for.
+// Runs a pollcored for the tests: spawns it, listens to it as a service manager does, signals it and waits for it.
 //
-// Thread safety: one thread. A process that is still there when its object goes is killed and waited for.
+// Thread safety: one thread. The destructor of a process that still runs kills it and waits for it.
 #pragma once
 
 #include <fcntl.h>
@@ -36,11 +36,10 @@ namespace pollcore::test {
 
 using namespace std::chrono_literals;
 
-// Enough for a machine that builds something else at the same time. Nothing waits for it in vain when all is
-// well.
+// Long enough for a machine that builds something else at the same time. A test that passes never waits that long.
 inline constexpr auto kPatience = 30s;
 
-/// The daemon under test: by the environment, else where the build put it beside this program.
+/// Path of the daemon under test: $POLLCORED, else the one in the build directory of this program.
 inline std::string pollcored_path() {
     const char* given = std::getenv("POLLCORED");
     return given != nullptr ? given
@@ -48,7 +47,7 @@ inline std::string pollcored_path() {
                                   "apps/pollcored/pollcored";
 }
 
-/// A directory that goes with its content.
+/// A directory that is removed with its content by the destructor.
 class TemporaryDirectory {
 public:
     TemporaryDirectory() {
@@ -59,7 +58,7 @@ public:
         path_ = pattern;
     }
     ~TemporaryDirectory() {
-        std::error_code ignored;  // nothing depends on it
+        std::error_code ignored;  // a leftover directory does not matter
         std::filesystem::remove_all(path_, ignored);
     }
     TemporaryDirectory(const TemporaryDirectory&) = delete;
@@ -97,7 +96,7 @@ public:
 
     [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
-    /// The next message; nothing when none came within the time.
+    /// The next message; nullopt when none came within the time.
     std::optional<std::string> receive(std::chrono::milliseconds timeout) {
         pollfd ready{.fd = fd_.get(), .events = POLLIN, .revents = 0};
         if (::poll(&ready, 1, static_cast<int>(timeout.count())) != 1) {
@@ -132,14 +131,14 @@ private:
 
 class Process {
 public:
-    /// Starts `arguments` (the first is the program) with `environment` besides this process's own, and before
-    /// it where both name a variable. Its output goes to files in `directory`.
+    /// Starts `arguments` (the first is the program) with this process's environment and `environment`, which wins
+    /// where both set a variable. The output goes to files in `directory`.
     Process(std::vector<std::string> arguments, const std::vector<std::string>& environment,
             const std::filesystem::path& directory)
         : out_(directory / ("out-" + next_name())), err_(directory / ("err-" + next_name())) {
         std::vector<std::string> variables;
         for (char** variable = environ; *variable != nullptr; ++variable) {
-            // What this test's own service manager may have left.
+            // Leaves out the variables that a service manager may have set for this test.
             const std::string text = *variable;
             const std::string name = text.substr(0, text.find('=') + 1);
             if (std::none_of(environment.begin(), environment.end(),
@@ -163,7 +162,7 @@ public:
         }
     }
     ~Process() {
-        if (std::uncaught_exceptions() != 0) {  // what a test throws on its way out says little without this
+        if (std::uncaught_exceptions() != 0) {  // the exception of a failed test says little without this output
             std::fprintf(stderr, "process %d has written: %s\n", pid_, err().c_str());
         }
         if (!status_) {
@@ -176,7 +175,7 @@ public:
 
     [[nodiscard]] pid_t pid() const { return pid_; }
     void signal(int number) const { ASSERT_EQ(::kill(pid_, number), 0) << std::strerror(errno); }
-    /// Until SIGCONT. Returns when all its threads have stopped: the signal alone reaches them one after another.
+    /// Stops the process until SIGCONT. Returns when all its threads have stopped: the signal reaches them one by one.
     void halt() const {
         signal(SIGSTOP);
         siginfo_t stopped{};
@@ -185,7 +184,8 @@ public:
     [[nodiscard]] std::string out() const { return read_file(out_); }
     [[nodiscard]] std::string err() const { return read_file(err_); }
 
-    /// The exit code, 128 + N after signal N, or nothing when it still runs after the time.
+    /// Waits for the end of the process. The exit code, 128 + N after signal N, or nullopt if it still runs after the
+    /// time.
     std::optional<int> wait(std::chrono::milliseconds timeout = kPatience) {
         const auto deadline = std::chrono::steady_clock::now() + timeout;
         while (!status_) {
@@ -202,7 +202,7 @@ public:
         return status_;
     }
 
-    /// Until its log says `text`.
+    /// Waits until its log contains `text`. False: it does not within the time.
     [[nodiscard]] bool await_log(const std::string& text, std::chrono::milliseconds timeout = kPatience) const {
         const auto deadline = std::chrono::steady_clock::now() + timeout;
         while (err().find(text) == std::string::npos) {

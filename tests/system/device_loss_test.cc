@@ -1,5 +1,5 @@
-// A device that fails or is taken away: its work completes, everything else goes on. No real device can be asked to do
-// this, so it is the software device alone; what Soft-RoCE does when it is deleted stands in tests/rxe.
+// A device that fails or is removed: its requests complete, and everything else goes on. No real device can be told to
+// fail, so only the software device is tested here. tests/rxe has the behaviour of Soft-RoCE when it is deleted.
 
 #include <set>
 #include <thread>
@@ -14,7 +14,7 @@
 namespace pollcore::testing {
 namespace {
 
-/// Two devices of one worker, that reach each other.
+/// Two devices of one worker that reach each other.
 Config two_devices() {
     Config config = test_config();
     DeviceConfig other = config.devices[0];
@@ -50,7 +50,7 @@ protected:
         EXPECT_EQ(runtime.control_counters().devices_lost.value(), 1u);
     }
 
-    // What net0 alone has.
+    // Objects on net0 only.
     SharedReceiveQueue make_srq() {
         return runtime.create_shared_receive_queue({.device = "net0", .session = &session, .depth = 32});
     }
@@ -94,7 +94,7 @@ protected:
         made.sge = {first.memory.addr(), 64, first.memory.lkey()};
         return made;
     }
-    /// The call says that its device was lost.
+    /// Expects that the call fails because its device was lost.
     template <class Call>
     static void expect_lost(Call&& call) {
         try {
@@ -111,7 +111,7 @@ TEST_P(DeviceLoss, CompletesEveryWorkRequestInFlightInOrder) {
     expect_traffic(first);
     expect_traffic(second);
     for (std::uint64_t tag = 0; tag < 40; ++tag) {
-        // Sends that wait for a receive; receives that wait for a send, on a QP that none will come to.
+        // The sends wait for a receive. The receives wait for a send, on a QP to which nobody sends.
         ASSERT_EQ(session.try_submit(send(first, tag, tag % 4 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0})),
                   Refusal::none);
         WorkRequest receive = recv(first, 100 + tag);
@@ -178,7 +178,7 @@ TEST_P(DeviceLoss, RefusesWhatIsAskedOfTheDeviceAndSaysWhy) {
     expect_lost([&] { first.a.connect(QpInfo{}); });
     expect_lost([&] { first.a.connect("here"); });
     expect_lost([&] { first.a.reset(); });
-    first.a.disconnect();  // nothing to do any more, and no error
+    first.a.disconnect();  // has nothing left to do, and is no error
     EXPECT_TRUE(first.a.disconnected());
 }
 
@@ -213,7 +213,7 @@ TEST_P(DeviceLoss, WhileStoppingAtOnceLosesNothing) {
         ASSERT_EQ(session.try_submit(recv(second, 100 + tag)), Refusal::none);
     }
     fail("net0");
-    runtime.stop();  // whether the event was seen before is a race
+    runtime.stop();  // the event may or may not have been seen before
     await(20);
     EXPECT_EQ(session.figures().in_flight(), 0u);
 }
@@ -291,7 +291,7 @@ TEST_P(DeviceLoss, CompletesDatagramsAndLeavesAddressHandlesToTheirOwners) {
         ++accepted;
     }
     fail("net0");
-    // How many find the device failed and not yet known to be lost is a matter of chance; each completes.
+    // Chance decides how many requests come after the failure and before the runtime knows of it. Each completes.
     for (std::uint64_t tag = 100; tag < 140 && session.try_submit(datagrams.send(tag)) == Refusal::none; ++tag) {
         ++accepted;
     }
@@ -329,7 +329,7 @@ TEST_P(DeviceLoss, LeavesItsWindowsToTheirOwners) {
     EXPECT_EQ(await(1).at(0).status, Status::success);
     const WorkRequest second_bind = bind(2, in_flight);
     fail("net0");
-    if (session.try_submit(second_bind) == Refusal::none) {  // not known to be lost yet
+    if (session.try_submit(second_bind) == Refusal::none) {  // accepted while the loss is not yet known
         EXPECT_EQ(await(1).at(0).status, Status::device_removed);
     }
     expect_told("net0");
@@ -393,7 +393,7 @@ protected:
         config.workers[0].idle = IdlePolicy::event;
         return config;
     }
-    // What the device leaves behind may take the worker a few looks, but not for ever.
+    // Waits until the worker sleeps: remains of the device may keep it awake for a few looks, but not for ever.
     void expect_rest() {
         const WorkerCounters& counters = runtime.worker_counters(0);
         const auto deadline = std::chrono::steady_clock::now() + kPatience;

@@ -1,5 +1,5 @@
-// What the runtime does to the process that it lives in: threads, CPUs, files, and EAL, which exists once in the life
-// of a process. Each test therefore runs in a child of its own.
+// What the runtime does to its process: threads, CPUs, files, and EAL. EAL can be set up once in the life of a process,
+// so each test runs in a child of its own.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,7 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Runs `body` in a child; empty when it returned an empty string, else what it said.
+/// Runs `body` in a child and returns its string, or a description of how the child ended. Empty: all is well.
 std::string in_child(const std::function<std::string()>& body) {
     int ends[2];
     if (pipe(ends) != 0) {
@@ -76,7 +76,7 @@ Config config_on(std::uint32_t core) {
     return config;
 }
 
-// A write through the runtime, from submission to completion.
+// Makes a write through the runtime, from submission to completion.
 std::string use(Runtime& runtime) {
     Session session = runtime.open_session();
     MemoryRegion memory = runtime.allocate(4096, Access::all());
@@ -147,7 +147,7 @@ TEST_F(Eal, HasARuntimeDirectoryOfItsOwnWhileItStartsAndLeavesTheEnvironmentAsIt
         EXPECT_EQ(in_child([before]() -> std::string {
                       before == nullptr ? unsetenv("RUNTIME_DIRECTORY") : setenv("RUNTIME_DIRECTORY", before, 1);
                       char** const environment = environ;
-                      // Another thread may read it all the time.
+                      // Another thread may read the environment all the time.
                       std::atomic<bool> ends{false};
                       std::thread reader([&] {
                           while (!ends.load()) {
@@ -335,7 +335,7 @@ TEST_F(Eal, LeavesNoFilesBehind) {
     fs::remove_all(directory);
 }
 
-// On a machine with free hugepages they are used; on one without, only a configuration that allows it starts.
+// Free hugepages are used. Without any, only a configuration that permits ordinary pages starts.
 TEST_F(Eal, UsesHugepagesOrSaysWhyNot) {
     std::uint64_t free_pages = 0;
     std::ifstream("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages") >> free_pages;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The programs of apps/examples do what their first lines say, on the device that POLLCORE_TEST_DEVICE names (soft, or
-# verbs:NAME):
+# Tests that the programs of apps/examples do what their first lines say, on the device that POLLCORE_TEST_DEVICE names
+# (soft, or verbs:NAME):
 #
 #   tests/system/examples.sh DIRECTORY        where they were built
 set -euo pipefail
@@ -44,7 +44,7 @@ expect '^4096 records locked once, and refused to the second who asked' remote_s
 [[ $device != soft ]] || expect '^read 5000 messages, each once, in order and whole' stream credits both anywhere 5000 5
 [[ $device != soft ]] || expect '^read 5000 messages, each once, in order and whole' stream ring both anywhere 5000 5
 
-# What is wrong is said, and the exit code tells it.
+# Wrong arguments give a message and a nonzero exit code.
 for wrong in '/nowhere.toml' "$work/config abc" "$work/config 0"; do
     # shellcheck disable=SC2086 # the arguments are words
     if "$programs/order_gateway" $wrong >"$work/out" 2>"$work/err"; then

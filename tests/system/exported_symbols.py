@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""Compares what the shared libraries export with the list beside this script, in which a program's author sees what the ABI is; and looks
-whether they export each function that the public headers declare and do not define.
+"""Compares the exports of the shared libraries with the list beside this script, which shows the ABI to authors of programs. Also checks
+that the libraries export each function that the public headers declare and do not define.
 
-What headers define inline is left out: each compiler decides by itself which of that a library has.
+Inline functions of headers are left out: each compiler decides by itself which of them a library contains.
 """
 import argparse
 import difflib
@@ -33,7 +33,7 @@ def exported_by(library, *nm_options):
 
 
 def declared(cursor):
-    """Functions that a program may call and no header defines, but for constructors and destructors."""
+    """Functions that a program may call and that no header defines, except constructors and destructors."""
     for child in cursor.get_children():
         if child.location.file is not None and not pathlib.Path(child.location.file.name).is_relative_to(include):
             continue
@@ -41,7 +41,7 @@ def declared(cursor):
             continue
         if child.kind in (CursorKind.FUNCTION_DECL, CursorKind.CXX_METHOD):
             internal = any(attribute.kind == CursorKind.VISIBILITY_ATTR and attribute.spelling == "hidden" for attribute in child.get_children())
-            declared_only = child.get_definition() is None and not child.spelling.startswith("operator")  # those are defaulted or deleted
+            declared_only = child.get_definition() is None and not child.spelling.startswith("operator")  # operators are defaulted or deleted
             if declared_only and not internal and not child.is_pure_virtual_method():
                 yield child
         elif child.kind in (CursorKind.NAMESPACE, CursorKind.LINKAGE_SPEC, CursorKind.UNEXPOSED_DECL, CursorKind.CLASS_DECL, CursorKind.STRUCT_DECL):
@@ -70,7 +70,7 @@ if options.update:
 difference = list(difflib.unified_diff(list_file.read_text().splitlines(), text.splitlines(), "listed", "exported", lineterm="", n=0))
 if difference:
     print("\n".join(difference))
-    sys.exit("What is exported is not what is listed. Where that is meant, run this with --update, and see whether CHANGELOG.md has to say so.")
+    sys.exit("The exports differ from the list. If this is intended, run this with --update, and see whether CHANGELOG.md has to say so.")
 functions, lacking = missing(exported_by(options.runtime))
 if lacking:
     print("\n".join(lacking))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Without flow control a program that knows nothing of this project is a peer like any other, both ways: librdmacm's rping(1). Runs
-# in the guest of scripts/rxe-vm, which sets POLLCORE_RXE_*:
+# Without flow control, a program that knows nothing of this project can be a peer in both directions: tested with librdmacm's
+# rping(1). Runs in the guest of scripts/rxe-vm, which sets POLLCORE_RXE_*:
 #
 #   scripts/rxe-vm tests/system/foreign_peer.sh RPING_PEER
 set -euo pipefail
@@ -30,9 +30,9 @@ passed
 step='rping is called'
 timeout 60 rping -s -a "$POLLCORE_RXE_ADDRESS" -p 7491 -C "$pings" -V -v >"$work/rping-s.out" 2>&1 &
 server=$!
-sleep 1 # it says nothing when it listens
+sleep 1 # rping does not report that it listens
 "$rping_peer" "$work/near.toml" call "$POLLCORE_RXE_ADDRESS:7491" "$pings" >"$work/call.out" 2>&1
-wait "$server" || [[ $? -ne 124 ]] # it ends with an error when its caller parts
+wait "$server" || [[ $? -ne 124 ]] # rping ends with an error when its caller disconnects
 server=''
 grep -q "^called with $pings pings" "$work/call.out"
 [[ $(grep -c '^server ping data: rdma-ping-' "$work/rping-s.out") -eq $pings ]]

@@ -1,4 +1,4 @@
-// Runtime::health(): what a program is told while the control thread or a worker does not move.
+// Runtime::health(): its result while the control thread or a worker hangs.
 #include <algorithm>
 #include <chrono>
 #include <latch>

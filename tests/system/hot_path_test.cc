@@ -1,9 +1,9 @@
-// I4: in spin mode neither the worker nor the application's thread makes a system call, allocates, or is
-// switched away by its own doing, over a million operations. Nor do they where the application is attached.
+// I4: in spin mode, over a million operations, neither the worker nor the application's thread makes a system call,
+// allocates, or makes a voluntary context switch. This also holds for an attached application.
 //
-// A child process installs a seccomp filter on both threads that kills on any system call, so a violation
-// cannot go unseen; the parent looks at how the child ended. The worker installs its filter itself, through
-// the software device: the first poll of its CQ after the signal runs in the worker's thread.
+// A child process installs a seccomp filter on both threads. The filter kills the child on any system call, so no
+// violation goes unseen; the parent checks how the child ended. The worker's thread installs its filter itself: the
+// software device's post is replaced for one call.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
@@ -93,8 +93,8 @@ namespace {
 
 constexpr std::uint64_t kOperations = 1'000'000;
 
-// From here on this thread may compute and nothing else. One call is let through: the exit of the whole
-// process, with which the child ends.
+// From here on this thread may only compute. The filter permits one system call, the exit of the whole process, with
+// which the child ends.
 void forbid_system_calls() {
     const sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -109,7 +109,7 @@ void forbid_system_calls() {
     }
 }
 
-// The worker's thread runs this in place of the device's own post, once: both ways to poll a CQ come by it.
+// The worker's thread calls this once in place of the device's own post. A post is needed with either way to poll a CQ.
 std::atomic<bool> worker_confined{false};
 int (*device_post)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
 ibv_context* device_context = nullptr;
@@ -148,11 +148,11 @@ enum Outcome {
     kSystemCall = 96
 };
 
-// `sabotage` makes one of the forbidden things happen, so that the test is known to see it.
+// Makes the child do one of the forbidden things, to prove that the test sees it.
 enum class Sabotage { none, system_call, allocation };
 
-// `attach_path`: the application's thread works by an attachment to this process's own server there; empty: by the
-// runtime itself.
+// `attach_path`: the application's thread uses an attachment to this process's own server at that path; empty: it uses
+// the runtime directly.
 [[noreturn]] void child(const IdleLadder& idle, PollVerbs poll, Sabotage sabotage, const std::string& attach_path) {
     cpu_set_t one;
     CPU_ZERO(&one);
@@ -208,7 +208,7 @@ enum class Sabotage { none, system_call, allocation };
     const auto worker_before = context_switches(worker_task);
     const auto own_before = context_switches(own_task);
 
-    // The counts afterwards are read by a thread that is not confined.
+    // A thread without a filter reads the counts afterwards.
     std::atomic<int> phase{0};
     std::atomic<int> verdict{kClean};
     std::thread observer([&] {
@@ -240,7 +240,7 @@ enum class Sabotage { none, system_call, allocation };
         sched_yield();
     }
     if (sabotage == Sabotage::allocation) {
-        // volatile, so that the compiler does not leave the pair out.
+        // volatile, so that the compiler does not remove the allocation.
         char* volatile pointless = new char[100];
         delete[] pointless;
     }
@@ -293,9 +293,9 @@ enum class Sabotage { none, system_call, allocation };
         }
         if (accepted == kOperations || n != 0) {
             const SessionFigures figures = session.figures();
-            finished = figures.completed + figures.retired - 1;  // but for the first
+            finished = figures.completed + figures.retired - 1;  // without the request before the loop
             if (accepted == kOperations && figures.in_flight() < 64) {
-                finished = kOperations;  // the last unsignaled ones wait for a signal that nobody sends
+                finished = kOperations;  // the last unsignaled requests wait for a signaled one that never comes
             }
         }
     }
@@ -345,7 +345,7 @@ TEST_F(HotPath, IsAsBareByIbvPollCq) {
 TEST_F(HotPath, IsAsBareWithThePauseInstruction) {
     EXPECT_EQ(run(IdlePolicy::pause, Sabotage::none), kClean);
 }
-// The worker was asleep before the first request. What its CQs were armed for then makes its events without a call.
+// The worker was asleep before the first request. The events of the CQs that it armed then need no system call.
 TEST_F(HotPath, IsAsBareWhereTheWorkerSleepsWhenThereIsNothingToDo) {
     EXPECT_EQ(run({{IdlePolicy::spin, std::chrono::seconds(1)}, {IdlePolicy::event}}, Sabotage::none), kClean);
 }
@@ -353,7 +353,7 @@ TEST_F(HotPath, IsAsBareForAnAttachedApplication) {
     const std::filesystem::path path =
         std::filesystem::temp_directory_path() / ("pollcore-hot-path-" + std::to_string(getpid()));
     EXPECT_EQ(run(IdlePolicy::spin, Sabotage::none, PollVerbs::extended, path), kClean);
-    std::filesystem::remove(path);  // the child had no time for it
+    std::filesystem::remove(path);  // the child exits without removing it
 }
 TEST_F(HotPath, ThisTestSeesASystemCall) {
     EXPECT_EQ(run(IdlePolicy::spin, Sabotage::system_call), kSystemCall);

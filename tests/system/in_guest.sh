@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a command beside Soft-RoCE: here where scripts/rxe-vm has started this, else in a guest of its own.
+# Runs a command with Soft-RoCE: directly if scripts/rxe-vm has started this script, else in a new guest.
 #
 #   tests/system/in_guest.sh COMMAND [ARGUMENT]...
 set -euo pipefail
@@ -10,5 +10,5 @@ options=()
 for name in "${!POLLCORE_@}"; do
     options+=(--env "$name")
 done
-# With hugepages, as this machine may have none: both ways are taken.
+# The guest has hugepages. This machine may have none, so both cases are tested.
 exec "$(dirname "$0")/../../scripts/rxe-vm" --timeout 900 --hugepages 64 --share "$PWD" "${options[@]}" "$@"

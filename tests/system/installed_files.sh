@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What is installed beside programs and libraries: the configuration, the unit, the licence and the READMEs are there and fit together.
+# Checks the other installed files: the configuration, the unit, the licence and the READMEs are there and fit together.
 set -euo pipefail
 here=$(dirname "$0")
 # shellcheck source=tests/system/steps.sh
@@ -13,7 +13,7 @@ pollcored=$root$prefix/$(option bindir)/pollcored
 file=$("$pollcored" --help | sed -n 's/.*--config FILE=\(.*\)/\1/p')
 [[ $file == /* && -f $root$file ]] || fail "pollcored looks at '$file'"
 cmp "$root$file" "$here/../../config/pollcored.toml"
-"$pollcored" --check >"$work/check.out" 2>&1 || true # this machine may have such a file, right or wrong
+"$pollcored" --check >"$work/check.out" 2>&1 || true # this machine may have such a file, valid or not
 grep -q "^$file:" "$work/check.out" || fail 'pollcored without --config looks elsewhere'
 "$pollcored" --config "$root$file" --check >"$work/check.out" 2>&1
 echo '# mine' >>"$root$file"
@@ -46,7 +46,7 @@ passed "$links links"
 
 step='the linker and pkg-config look where the libraries are'
 [[ :$(pkg-config --variable pc_path pkg-config): == *:"${libdir#"$root"}/pkgconfig":* ]] || fail "pkg-config does not look into ${libdir#"$root"}"
-/sbin/ldconfig -v -N >"$work/ldconfig" 2>&1 || true # it names a directory that is not there, too
+/sbin/ldconfig -v -N >"$work/ldconfig" 2>&1 || true # also fails when a configured directory does not exist
 grep -qw -- "${libdir#"$root"}" "$work/ldconfig" || fail "the linker does not look into ${libdir#"$root"}"
 passed
 

@@ -10,7 +10,7 @@
 namespace nic {
 namespace {
 
-constexpr std::uint32_t kDefaultDepth = 4096;  // of a worker's CQ in a configuration that says nothing
+constexpr std::uint32_t kDefaultDepth = 4096;  // default depth of a worker's CQ
 constexpr milliseconds kSoon{1000};
 
 std::string number(double value) {
@@ -97,7 +97,7 @@ Answer stamps(const Device& device) {
         pair.a.post(IBV_WR_RDMA_WRITE, static_cast<std::uint64_t>(i), memory.sge(0, 64), memory.addr(2048),
                     memory.key());
     }
-    // Each with a start and an end of its own: so it can be polled by any provider, see
+    // Each completion has its own ibv_start_poll() and ibv_end_poll(), which works with any provider: see
     // runtime/device/verbs/README.md.
     const std::uint64_t mask =
         device.attr.completion_timestamp_mask != 0 ? device.attr.completion_timestamp_mask : ~0ull;
@@ -127,7 +127,7 @@ Answer stamps(const Device& device) {
             std::to_string(backwards) + " of 64 were earlier than the one before"};
 }
 
-/// Whether `done()` came true while nobody polled.
+/// Whether `done()` becomes true while nobody polls.
 template <class Done>
 bool without_a_poll(Done done) {
     const auto deadline = Clock::now() + milliseconds(20);
@@ -197,7 +197,7 @@ Answer short_atomic(const Device& device) {
     Memory memory(device, 4096);
     Pair pair(device, {.send_cq = cq.get(), .recv_cq = cq.get()});
     memory.fill(0x11);
-    std::memset(memory.at(2048), 0x77, 8);  // what the answer is to be
+    std::memset(memory.at(2048), 0x77, 8);  // the expected answer
     ibv_sge sge = memory.sge(0, 4);
     ibv_send_wr work =
         QueuePair::request(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, &sge, memory.addr(2048), memory.key(), IBV_SEND_SIGNALED);
@@ -279,8 +279,8 @@ Answer flush_order(const Device& device) {
     std::array<ibv_send_wr, kAll> chain{};
     ibv_sge sge = memory.sge(0, 64);
     for (std::uint64_t i = 0; i < kAll; ++i) {
-        // Those that end well are unsignaled, but for the first: nobody may complete one, and each that is
-        // flushed does.
+        // Requests that succeed are unsignaled, except the first: they must not complete, and every flushed request
+        // must.
         chain[i] = QueuePair::request(IBV_WR_RDMA_WRITE, i, &sge, memory.addr(2048),
                                       i == kBad ? ~memory.key() : memory.key(), i == 0 ? IBV_SEND_SIGNALED : 0);
         chain[i].next = i + 1 < kAll ? &chain[i + 1] : nullptr;
@@ -301,7 +301,7 @@ Answer flush_order(const Device& device) {
     for (std::uint64_t i = kBad + 1; i < kAll; ++i) {
         expect(i - kBad + 1, i, IBV_WC_WR_FLUSH_ERR);
     }
-    // The target's queue pair goes to error by itself, the sender's receives are flushed.
+    // The target's queue pair goes to error by itself, and the sender's receives are flushed.
     const std::vector<ibv_wc> receives = take(recv_cq.get(), 2 * kAll, kSoon);
     const auto flushed = std::count_if(receives.begin(), receives.end(),
                                        [](const ibv_wc& wc) { return wc.status == IBV_WC_WR_FLUSH_ERR; });
@@ -445,7 +445,7 @@ Answer events(const Device& device) {
     const bool first = told.event(kSoon);
     write();
     const bool unasked = told.event(milliseconds(100));
-    // Two completions lie there, which nobody has polled.
+    // The CQ now holds two completions that nobody has polled.
     told.arm();
     const bool late = told.event(milliseconds(100));
     require(take(told.cq.get(), 2).size() == 2, "completions are missing");
@@ -492,7 +492,7 @@ Answer moderation(const Device& device) {
              {"until told with it, us", with}}};
 }
 
-/// Everything that was written to `pairs` completed once, in each queue pair's order.
+/// Checks that all writes on `pairs` complete once, in order on each queue pair.
 std::string flood(const Device& device, std::size_t pairs, std::size_t cqs, unsigned rounds) {
     constexpr std::size_t kDepth = 16;
     Memory memory(device, 4096);

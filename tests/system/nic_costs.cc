@@ -18,7 +18,7 @@ double ns_since(Clock::time_point began) {
     return std::chrono::duration<double, std::nano>(Clock::now() - began).count();
 }
 
-/// Cycles of the time-stamp counter in a nanosecond; 0 where there is none.
+/// Cycles of the time-stamp counter per nanosecond; 0: there is no such counter.
 double cycles_per_ns() {
 #ifdef __x86_64__
     const auto began = Clock::now();
@@ -37,7 +37,7 @@ std::string shown(double ns) {
     return text;
 }
 
-/// 64 writes of 8 bytes, in chains of `chain`: nanoseconds of each to post, and to poll with 32 asked for.
+/// Nanoseconds per write to post 64 writes of 8 bytes in chains, and to poll them with 32 entries per call.
 struct Cost {
     double post;
     double poll;
@@ -64,7 +64,7 @@ struct Load {
                 pair.a.post(works[i]);
             }
             posts.push_back(ns_since(began) / kWrites);
-            // Until all are there: then the poll costs what the CPU pays, and no waiting for the device.
+            // Waits until all completions are there, so that the poll shows the CPU's cost and no wait for the device.
             began = Clock::now();
             while (ns_since(began) < 200'000) {
             }
@@ -94,8 +94,7 @@ struct Load {
 Answer doorbell_of(const Device& device, bool with_inline) {
     Load load(device, with_inline);
     Answer answer{Outcome::found, "", {}};
-    // Chains of n cost n * request + doorbell: the line through all of them, by least squares, with the
-    // points' weights alike.
+    // A chain of n costs n * request + doorbell. Fits a line to all points by least squares, with equal weights.
     double x = 0, y = 0, xx = 0, xy = 0, points = 0;
     for (const std::size_t chain : {1u, 2u, 4u, 8u, 16u, 32u}) {
         const double each = load.run(chain).post;
@@ -229,7 +228,7 @@ Answer cqs(const Device& device) {
             pairs.push_back(
                 std::make_unique<Pair>(device, Shape{.send_cq = all[i].get(), .recv_cq = all[i].get(), .depth = 8}));
         }
-        // Several rounds between two looks at the clock, where there are few.
+        // With few CQs, several rounds between two looks at the clock.
         const std::size_t rounds = count < 8 ? 8 : 1;
         const auto polled = static_cast<double>(rounds * count);
         std::vector<double> looks;

@@ -1,5 +1,5 @@
-// What a device does below the runtime, asked through libibverbs alone: queues, memory and connected queue
-// pairs on one device, and the answers that nic_probe prints.
+// Tools to ask a device through libibverbs alone: queues, memory and connected queue pairs on one device, and the
+// answers that nic_probe prints.
 #pragma once
 
 #include <poll.h>
@@ -23,8 +23,8 @@ namespace nic {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// held and failed: a claim of the project's. found: nobody claims anything. absent: the device does not
-/// offer it.
+/// held and failed: the result of a claim of the project. found: there is no claim. absent: the device does not offer
+/// the feature.
 enum class Outcome { held, failed, found, absent };
 
 struct Answer {
@@ -49,7 +49,7 @@ T* made(T* object, const char* what) {
     return object;
 }
 
-// Destroyed by these, whose results nobody could use.
+// Nobody could use the results of these calls.
 struct Destroy {
     void operator()(ibv_cq* cq) const { (void)ibv_destroy_cq(cq); }
     void operator()(ibv_qp* qp) const { (void)ibv_destroy_qp(qp); }
@@ -60,7 +60,7 @@ struct Destroy {
 template <class T>
 using Owned = std::unique_ptr<T, Destroy>;
 
-/// One device, open, with one port and one GID of it.
+/// An open device, with one of its ports and one GID.
 struct Device {
     ibv_context* context = nullptr;
     ibv_pd* pd = nullptr;
@@ -69,13 +69,13 @@ struct Device {
     ibv_gid gid{};
     ibv_port_attr port_attr{};
     ibv_device_attr_ex attr{};
-    bool extended = false;  // ibv_query_device_ex is there
-    bool quick = true;      // without figures
+    bool extended = false;  // the device has ibv_query_device_ex
+    bool quick = true;      // measure no figures
 
     [[nodiscard]] Owned<ibv_cq> cq(int entries, ibv_comp_channel* channel = nullptr) const {
         return Owned<ibv_cq>(made(ibv_create_cq(context, entries, nullptr, channel, 0), "cannot make a CQ"));
     }
-    /// The next asynchronous event of this type within the time; others are passed over.
+    /// Waits for an asynchronous event of this type, and skips others. False: none came within the time.
     [[nodiscard]] bool event(ibv_event_type type, milliseconds patience) const {
         const auto deadline = Clock::now() + patience;
         while (Clock::now() < deadline) {
@@ -182,7 +182,7 @@ public:
         modify(attr, IBV_QP_STATE);
     }
 
-    /// Returns what the call did.
+    /// Returns the result of ibv_post_recv().
     int try_receive(std::uint64_t id, ibv_sge sge) {
         ibv_recv_wr work{id, nullptr, &sge, 1};
         ibv_recv_wr* bad = nullptr;
@@ -229,7 +229,7 @@ private:
     Owned<ibv_qp> qp_;
 };
 
-/// Two queue pairs of the device, connected with each other.
+/// Two queue pairs of the device, connected to each other.
 struct Pair {
     Pair(const Device& device, const Shape& shape, const QpMaker& maker = {})
         : a(device, shape, maker), b(device, shape, maker) {
@@ -240,7 +240,7 @@ struct Pair {
     QueuePair b;
 };
 
-/// Polls until `n` completions are there, or fewer when the time is over.
+/// Polls until `n` completions have come or the time is over; returns those that came.
 inline std::vector<ibv_wc> take(ibv_cq* cq, std::size_t n, milliseconds patience = milliseconds(30'000)) {
     std::vector<ibv_wc> all;
     const auto deadline = Clock::now() + patience;
@@ -271,7 +271,7 @@ struct Question {
     bool costs = false;  // it only measures
 };
 
-/// What the device does, and what it costs.
+/// The questions about what the device does, and about what it costs.
 std::vector<Question> behaviour();
 std::vector<Question> costs();
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A machine with one CPU: every program does its work there with its defaults and the samples, and says where that means little. As
-# root in a guest, whose other CPUs are off meanwhile.
+# On a machine with one CPU, every program works with its defaults and the samples, and reports where its results mean little. Runs
+# as root in a guest, and switches the guest's other CPUs off meanwhile.
 #
 #   tests/system/one_cpu.sh BUILD
 set -euo pipefail
@@ -12,7 +12,7 @@ build=$1
 . tests/system/steps.sh
 daemon=''
 running() {
-    for cpu in /sys/devices/system/cpu/cpu*/online; do echo 1 >"$cpu"; done # as it was
+    for cpu in /sys/devices/system/cpu/cpu*/online; do echo 1 >"$cpu"; done # restores the CPUs
     echo "$daemon"
 }
 for cpu in /sys/devices/system/cpu/cpu*/online; do echo 0 >"$cpu"; done
@@ -21,7 +21,7 @@ for cpu in /sys/devices/system/cpu/cpu*/online; do echo 0 >"$cpu"; done
 pollperf=$build/apps/pollperf/pollperf
 pollcored=$build/apps/pollcored/pollcored
 expect() { # TEXT FILE
-    grep -qF -- "$1" "$2" || fail "it does not say: $1"
+    grep -qF -- "$1" "$2" || fail "missing in the output: $1"
 }
 
 step='the demo'
@@ -45,7 +45,7 @@ code=0
 expect 'on CPU 0 only' "$work/wake.out"
 passed
 
-# An example that does not give the CPU away takes 26 ms for an order, which is minutes: the limit ends those.
+# An example that does not yield the CPU takes 26 ms for an order, so minutes in all: the limit ends it.
 step='each example with the sample that it is to take'
 for example in write_with_imm datagram remote_store 'order_gateway config/loopback.toml 20000' 'stream credits both anywhere 5000 5' \
     'stream ring both anywhere 5000 5'; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A machine that users share: what one has run is in no other's way. As root.
+# On a shared machine, the leftovers of one user's run do not disturb another user. Runs as root.
 set -euo pipefail
 here=$(dirname "$0")
 # shellcheck source=tests/system/steps.sh
@@ -7,7 +7,7 @@ here=$(dirname "$0")
 running() { :; }
 
 chmod 755 "$work"
-cp "${POLLCORE_BUILD:?the build directory}/apps/pollperf/pollperf" "$work" # the build directory may not be for everybody
+cp "${POLLCORE_BUILD:?the build directory}/apps/pollperf/pollperf" "$work" # other users may not be able to read the build directory
 measure() { # UID NAME=VALUE...
     setpriv --reuid="$1" --regid="$1" --clear-groups env -u RUNTIME_DIRECTORY -u XDG_RUNTIME_DIR "${@:2}" \
         "$work/pollperf" lat -d soft0 --path runtime --share-core -o write -n 100 >"$work/$1.out" 2>&1

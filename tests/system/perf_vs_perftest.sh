@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# pollperf's direct path next to perftest: same wire, same boot, same sizes, two processes against two.
+# Compares pollperf's direct path with perftest: same wire, same boot, same sizes, two processes each.
 #
 #   scripts/rxe-vm tests/system/perf_vs_perftest.sh POLLPERF
 #
-# Fails when one of pollperf's ways to measure does not work there. With GOALS=FILE (scripts/bench) it writes goals to that file, with
-# what was reached in each of ROUNDS, to be judged by others: pollperf's typical latency is at most 1.10 of perftest's for send, write
-# and read, else the baseline that the runtime is compared with would not be honest. Rounds of the two take turns.
+# Fails when one of pollperf's ways to measure does not work there. With GOALS=FILE (scripts/bench) it writes goals to that file, with the
+# values of each of ROUNDS; scripts/bench judges them. The goals: pollperf's typical latency is at most 1.10 of perftest's for send, write
+# and read, because otherwise the baseline for the runtime would not be honest. Rounds of the two programs take turns.
 set -euo pipefail
 
 pollperf=${1:?usage: perf_vs_perftest.sh POLLPERF}
@@ -33,11 +33,11 @@ fail() {
     exit 1
 }
 
-# Until the server listens at $port: then its client can come.
+# Waits until the server listens at $port, so that its client can connect.
 await_listener() { # PID
     for ((tries = 0; tries < 300; tries++)); do
         if rdma resource show cm_id | grep -q "^link $device/.*LISTEN.*:$port\b"; then
-            sleep 0.2 # the state is set a moment before requests are taken
+            sleep 0.2 # the kernel sets the state a moment before it takes requests
             return
         fi
         kill -0 "$1" 2>/dev/null || return 1
@@ -46,8 +46,8 @@ await_listener() { # PID
     return 1
 }
 
-# Runs the command as a server on one end of the wire, and as its client on the other. $typical is then the client's
-# typical latency in usec, the fifth column of the line that begins with the size, perftest's and pollperf's alike.
+# Runs the command as a server on one end of the wire, and as its client on the other. Sets $typical to the client's
+# typical latency in usec. Both programs print it as the fifth column of the line that begins with the size.
 typical=
 measure() { # COMMAND...
     local status=0
@@ -72,7 +72,7 @@ measure() { # COMMAND...
     return 1
 }
 
-# perftest gives up when a busy machine disturbs its calibration of the clock. That is no result for or against anybody.
+# perftest gives up when a busy machine disturbs its calibration of the clock. Such a failure is no result, so it is repeated.
 measure_perftest() { # COMMAND...
     local attempt
     for attempt in 1 2 3 4 5; do
@@ -85,8 +85,8 @@ measure_perftest() { # COMMAND...
     fail "perftest cannot be run: $*"
 }
 
-# A typical latency of milliseconds is that of time slices: others had a processor, and the round tells nothing about
-# either program. It is done again, for both alike, as long as there are rounds to spare.
+# A typical latency of milliseconds shows time slices: other processes had a CPU, and the round tells nothing about the
+# program. It is repeated, for either program, as long as there are spare rounds.
 spare_rounds=10
 undisturbed() { # MEASURE COMMAND...
     "$@" || exit 1
@@ -120,16 +120,16 @@ echo
 "$pollperf" lat -d "$device" --loopback --path both -o send,write,read -s "$size" -n "$iterations" ||
     fail "pollperf in one process failed"
 
-# The other ways that it measures, each between two processes and with every byte checked.
+# The other paths of pollperf, each between two processes and with every byte checked.
 echo
 for ways in "--path event" "--path runtime --wait event" "--path runtime --wait event --flow credits"; do
-    # Words of their own.
+    # Each option is a word.
     # shellcheck disable=SC2086
     measure "$pollperf" lat --share-core $ways -o send -s "$size" -n 200 --verify || fail "pollperf lat $ways failed"
     printf '%-48s %s usec\n' "pollperf lat $ways" "$typical"
 done
 
-# Write rings, whose workers do not sleep: both ends in one process.
+# With write rings workers do not sleep, so both ends are in one process.
 for flow in off ring; do
     "$pollperf" lat -d "$device" --loopback --path runtime -o send -s "$size" -n 500 --flow "$flow" --verify >"$work/client" ||
         fail "pollperf lat --flow $flow failed"

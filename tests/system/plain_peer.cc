@@ -1,13 +1,12 @@
-// A peer of pollcored's echo service that knows nothing of pollcore: librdmacm and libibverbs only, with the
-// synchronous calls that simple programs use. It shows that plain verbs peers are served, and tests what a
-// polite peer never does.
+// A peer of pollcored's echo service that knows nothing of pollcore. It uses only librdmacm and libibverbs, with the
+// synchronous calls of simple programs. It shows that plain verbs peers are served, and also does what a polite peer
+// never does.
 //
-//   plain_peer [--bind ADDRESS] ADDRESS PORT echo COUNT SIZE_MAX   messages of 0 to SIZE_MAX bytes, there and
-//   back plain_peer [--bind ADDRESS] ADDRESS PORT too-long SIZE         one message that the service must not
-//   take plain_peer [--bind ADDRESS] ADDRESS PORT stall COUNT           sends, takes nothing, waits to be
-//   disconnected
+//   plain_peer [--bind ADDRESS] ADDRESS PORT echo COUNT SIZE_MAX  messages of 0 to SIZE_MAX bytes, there and back
+//   plain_peer [--bind ADDRESS] ADDRESS PORT too-long SIZE        one message that the service must not take
+//   plain_peer [--bind ADDRESS] ADDRESS PORT stall COUNT          sends, takes nothing, waits to be disconnected
 //
-// Exit codes: 0 all as expected, 1 not so (stderr says what), 2 usage.
+// Exit codes: 0 all as expected; 1 not as expected, with the reason on stderr; 2 usage.
 #include <arpa/inet.h>
 #include <netdb.h>
 
@@ -71,8 +70,7 @@ public:
     Connection(const Connection&) = delete;
     Connection& operator=(const Connection&) = delete;
 
-    /// With private data that means nothing to pollcored. Checks the service's answer by its documented
-    /// bytes.
+    /// Connects with private data that means nothing to pollcored. Checks the documented bytes of the service's answer.
     void connect() {
         static const char greeting[] = "a plain verbs peer";
         rdma_conn_param parameters{};
@@ -86,7 +84,7 @@ public:
         require(id_->event != nullptr, "no event after rdma_connect");
         const rdma_conn_param& answer = id_->event->param.conn;
         const auto* bytes = static_cast<const char*>(answer.private_data);
-        // Four bytes of pollcore's framing, then the offer: its magic is readable.
+        // Four bytes of pollcore's framing, then the offer, which begins with a readable magic.
         require(answer.private_data_len >= 24 && std::memcmp(bytes + 4, "pech", 4) == 0,
                 "the answer is not that of an echo service");
     }

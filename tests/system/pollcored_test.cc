@@ -1,5 +1,5 @@
-// pollcored as a process: command line, start, readiness, watchdog, signals, exit codes. Its services'
-// traffic is tested elsewhere: in one process by services_test.cc, over a real device by daemon_over_rxe.sh.
+// pollcored as a process: command line, start, readiness, watchdog, signals, exit codes. Other tests cover the
+// traffic of its services: services_test.cc in one process, daemon_over_rxe.sh over a real device.
 #include <sys/ptrace.h>
 
 #include <algorithm>
@@ -63,7 +63,10 @@ protected:
 TEST_F(PollcoredTest, VersionIsPrinted) {
     Process daemon = run({"--version"});
     EXPECT_EQ(daemon.wait(), 0);
-    EXPECT_TRUE(std::regex_match(daemon.out(), std::regex("pollcored \\d+\\.\\d+\\.\\d+\nbuilt from .+\n.+\nwith libibverbs .+, DPDK .+, fmt .+\n"))) << daemon.out();
+    EXPECT_TRUE(std::regex_match(
+        daemon.out(),
+        std::regex("pollcored \\d+\\.\\d+\\.\\d+\nbuilt from .+\n.+\nwith libibverbs .+, DPDK .+, fmt .+\n")))
+        << daemon.out();
 }
 
 TEST_F(PollcoredTest, HelpTellsTheExitCodes) {
@@ -106,7 +109,7 @@ TEST_F(PollcoredTest, ABadFileIsRefusedInOneLineThatNamesThePlace) {
     }
 }
 
-// Each with the key that is refused, its line, and why.
+// Each message names the key that is refused, its line, and the reason.
 TEST_F(PollcoredTest, WhatThisMachineHasNotIsRefusedByTheCheckAndAtTheStart) {
     const std::string here = directory_.path().native();
     const std::string file = directory_.write("file", "").native();
@@ -327,7 +330,7 @@ TEST_F(PollcoredTest, AWorkerThatSleepsLetsTheWatchdogBeFed) {
     EXPECT_EQ(daemon.err().find("made no step"), std::string::npos) << daemon.err();
 }
 
-// A debugger's stop halts one thread, as a call that does not return would.
+// Stops one thread as a debugger does. The thread then looks like one in a call that does not return.
 class Halted {
 public:
     explicit Halted(pid_t thread) : thread_(thread) {
@@ -370,7 +373,7 @@ TEST_F(PollcoredTest, AWorkerThatMakesNoStepStarvesTheWatchdog) {
     EXPECT_EQ(daemon.wait(), 0) << daemon.err();
 }
 
-/// 0: there is none. A thread names itself when it first runs.
+/// Waits for a thread with this name, since a thread names itself when it first runs. 0: there is none.
 pid_t thread_named(pid_t pid, const std::string& name) {
     for (const auto until = std::chrono::steady_clock::now() + kPatience; std::chrono::steady_clock::now() < until;) {
         for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
@@ -389,7 +392,7 @@ TEST_F(PollcoredTest, AThreadBesideTheWorkersThatHangsIsReportedAtOnceAndStarves
     const std::filesystem::path config = directory_.write("hangs.toml", text);
     for (const std::string name : {"pollcore-ctl", "pollcore-serve"}) {
         SCOPED_TRACE(name);
-        // Long enough for a worker that gets no turn on a busy machine.
+        // Long enough for a worker that waits for its CPU on a busy machine.
         Process daemon = start_with(config, {"WATCHDOG_USEC=4000000"});
         ASSERT_TRUE(notify_.await("READY=1")) << daemon.err();
         ASSERT_TRUE(notify_.await("WATCHDOG=1")) << daemon.err();
@@ -411,7 +414,7 @@ TEST_F(PollcoredTest, AThreadBesideTheWorkersThatHangsIsReportedAtOnceAndStarves
         EXPECT_FALSE(says("the watchdog is not fed")) << daemon.err();
         EXPECT_TRUE(daemon.await_log("no backtrace: thread " + std::to_string(thread))) << daemon.err();
 
-        // Taking what comes, or the daemon would wait for room in the socket.
+        // Takes all messages, or the daemon would wait for room in the socket.
         const auto patience = std::chrono::steady_clock::now() + kPatience;
         while (!says("the watchdog is not fed")) {
             std::this_thread::sleep_for(10ms);
@@ -436,7 +439,7 @@ TEST_F(PollcoredTest, AThreadBesideTheWorkersThatHangsIsReportedAtOnceAndStarves
 struct Thread {
     pid_t id = 0;
     std::string cpus;         // Cpus_allowed_list
-    std::uint64_t ticks = 0;  // of CPU time, user and kernel
+    std::uint64_t ticks = 0;  // CPU time in ticks, user and kernel
 };
 
 std::vector<Thread> threads_of(pid_t pid) {
@@ -450,7 +453,7 @@ std::vector<Thread> threads_of(pid_t pid) {
         if (std::regex_search(status, match, std::regex("Cpus_allowed_list:\\s*(\\S+)"))) {
             thread.cpus = match[1];
         }
-        // After the name in parentheses: state is field 3, utime and stime are 14 and 15.
+        // Parses after the name in parentheses: state is field 3, utime and stime are 14 and 15.
         const std::string stat = read_file(task.path() / "stat");
         std::istringstream fields(stat.substr(stat.rfind(')') + 1));
         std::string field;
@@ -465,7 +468,7 @@ std::vector<Thread> threads_of(pid_t pid) {
 TEST_F(PollcoredTest, OnlyTheWorkerRunsOnItsCoreAndTheOthersIdle) {
     Process daemon = start();
     ASSERT_TRUE(notify_.await("READY=1")) << daemon.err();
-    std::this_thread::sleep_for(200ms);  // whatever the start left over
+    std::this_thread::sleep_for(200ms);  // lets the rest of the start finish
     const std::vector<Thread> before = threads_of(daemon.pid());
     constexpr auto kTime = 1s;
     std::this_thread::sleep_for(kTime);

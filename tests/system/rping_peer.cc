@@ -1,12 +1,12 @@
-// The other end of rping(1), by this runtime and without flow control: what a plain verbs program says is understood,
-// and what is said to it.
+// A peer for rping(1), with this runtime and without flow control. It shows that the runtime and a plain verbs program
+// understand each other.
 //
 //   rping_peer CONFIG serve ADDRESS PINGS     for: rping -c -a ... -C PINGS
 //   rping_peer CONFIG call ADDRESS PINGS      for: rping -s -a ... -C PINGS
 //
 // The protocol is that of librdmacm's examples/rping.c: each message is 16 bytes that name memory, in network order.
-// The caller names its text, which the server reads; told to go on, it names where the server is to write the same; and
-// is told when that is done.
+// The caller names its text. The server reads the text and tells the caller to go on. The caller names the memory where
+// the server must write the same text, and the server tells the caller when it has done so.
 #include <endian.h>
 
 #include <array>
@@ -93,7 +93,7 @@ private:
     static constexpr std::uint32_t kText = 1024;
     static constexpr std::size_t kTextAt = 1024;
     static constexpr std::size_t kSinkAt = 2048;
-    static constexpr std::size_t kOutAt = 512;  // what is said; what is heard stands before it
+    static constexpr std::size_t kOutAt = 512;  // outgoing messages; received messages are before them
 
     void submit(const WorkRequest& request) {
         if (const Refusal refusal = session_.try_submit(request); refusal != Refusal::none) {
@@ -169,7 +169,7 @@ private:
     MemoryRegion memory_;
     QueuePair qp_;
     std::uint64_t posted_ = 0;
-    std::array<Completion, 2> kept_{};  // of the other queue, that came meanwhile; one at a time is on its way
+    std::array<Completion, 2> kept_{};  // by queue: a completion, if one came while the other queue was awaited
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What is installed for systemd, by systemd's own tools; and that the daemon does its work with no more than the unit leaves it.
+# Checks the files for systemd with systemd's own tools, and checks that the daemon works with only what the unit leaves it.
 set -euo pipefail
 here=$(dirname "$0")
 # shellcheck source=tests/system/steps.sh
@@ -11,14 +11,14 @@ build=${POLLCORE_BUILD:?the build directory to install from}
 attached_load=$build/tests/attached-load
 nobody=65534
 exposure_max=27 # tenths; 100 is a service without any hardening
-# PATTERN: the one installed file of this path.
+# PATTERN: prints the one installed file with this path.
 installed() {
     local found
     found=$(find "$work/root" -path "*/$1")
     [[ -f $found ]] || fail "installed as $1: '$found'"
     echo "$found"
 }
-# KEY: all its values in the unit, on one line.
+# KEY: prints all values of this key in the unit, on one line.
 of_unit() { sed -n "s/^$1=//p" "$unit" | tr '\n' ' '; }
 
 step='the unit, the user and the directory are installed'
@@ -31,7 +31,7 @@ pollcored=$work/root$program
 [[ -x $pollcored ]] || fail "ExecStart=$program is not installed"
 passed "$program"
 
-# The manual and the program have to be where the unit says.
+# systemd-analyze looks for the manual and the program at the paths in the unit.
 step='systemd-analyze verify has nothing to say of the unit'
 sed "s|=file:/|=file:$work/root/|; s|=$program|=$pollcored|" "$unit" >"$work/pollcored.service"
 systemd-analyze verify --man=yes "$work/pollcored.service" >"$work/verify.out" 2>&1
@@ -61,7 +61,8 @@ made=$work/root/run/$(of_unit RuntimeDirectory)
 [[ $(stat -c '%u %a' "${made% }") == "$uid 755" ]] || fail "${made% }: $(stat -c '%u %a' "${made% }")"
 passed
 
-# As nobody, who has no more rights than the unit's user, with the unit's capabilities. "+cap_chown,+cap_net..." for setpriv(1).
+# The daemon runs as nobody, who has no more rights than the unit's user, with the unit's capabilities, written for setpriv(1) as
+# "+cap_chown,+cap_net...".
 config() {
     cat >"$work/run/config.toml" <<TEXT
 [runtime]
@@ -115,10 +116,10 @@ kill -TERM "$served"
 code=0
 wait "$daemon" || code=$?
 daemon=''
-kill "$load" 2>/dev/null || true # it waits for another daemon
+kill "$load" 2>/dev/null || true # attached-load waits for another daemon
 wait "$load" 2>/dev/null || true
 [[ $code -eq 0 || $code -eq 3 ]] || fail "exit code $code"
-# SET: the calls of a set, and of the sets that it is made of.
+# SET: prints the system calls of a set, and of the sets that it contains.
 expand() {
     local name
     systemd-analyze syscall-filter --no-pager "$1" | sed -n 's/^ *\([@a-z0-9_]\)/\1/p' | sed 1d | while read -r name; do

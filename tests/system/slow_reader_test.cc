@@ -1,4 +1,4 @@
-// A reader that is far slower than its sender: with credits the sender waits, and each message comes once.
+// A reader that is far slower than its sender: with credits the sender waits, and each message arrives once.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -42,8 +42,8 @@ std::uint64_t resident_kib() {
     return 0;
 }
 
-// The reader reads in one of four turns of the sender, one message or up to 32, and four times as many are on their way
-// as it has receives. Whoever is faster on this machine, most messages find no credit at once.
+// The reader reads in one of four turns of the sender, 1 to 32 messages each time. Four times as many messages are in
+// flight as it has receives. So on any machine most messages do not find credit at once.
 TEST(SlowReader, GetsEachMessageOnceWhileItsSenderWaits) {
     Runtime runtime(one_worker());
     test::MessageLine line(runtime, FlowControl::credits, kReceives);
@@ -61,7 +61,7 @@ TEST(SlowReader, GetsEachMessageOnceWhileItsSenderWaits) {
         }
         ASSERT_FALSE(HasFatalFailure());
         if (resident == 0 && line.received() > kMessages / 10) {
-            resident = resident_kib();  // whatever there is to be made is there
+            resident = resident_kib();  // all allocations have been made by now
         }
         test::give_way();
         ASSERT_LT(Clock::now(), until) << line.received() << " messages have come, and no more do";

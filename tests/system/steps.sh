@@ -1,5 +1,5 @@
-# For scripts that go step by step, and end at the first that fails; to be sourced by bash. They say `step=...` before each and
-# `passed` after it, write into $work, and define `running`, which prints the ids of the processes that are left to end.
+# To be sourced by bash scripts that run step by step and end at the first step that fails. Such a script sets `step=...` before each
+# step and calls `passed` after it, writes into $work, and defines `running`, which prints the ids of the processes to kill at the end.
 work=$(mktemp -d)
 step='starting'
 finish() {
@@ -11,16 +11,16 @@ finish() {
         done
     fi
     for process in $(running); do
-        kill -KILL "$process" 2>/dev/null || true # it may be gone
+        kill -KILL "$process" 2>/dev/null || true # the process may have ended
     done
-    rm -rf --one-file-system "$work" # should something still be mounted there, it is not ours to remove
+    rm -rf --one-file-system "$work" # does not remove the content of file systems that are still mounted there
     exit "$code"
 }
 trap finish EXIT
 
 fail() { echo "$*" >&2; return 1; }
 passed() { echo "passed: $step${1:+ ($1)}"; }
-# SECONDS COMMAND...: until it succeeds; fails when the time is over.
+# SECONDS COMMAND...: repeats the command until it succeeds; fails when the time is over.
 within() {
     local deadline=$((SECONDS + $1))
     shift
@@ -29,7 +29,7 @@ within() {
         sleep 0.05
     done
 }
-# NAME DEVICE CORE: a configuration with one worker on a kernel device, $work/NAME.toml.
+# NAME DEVICE CORE: writes $work/NAME.toml, a configuration with one worker on a kernel device.
 one_worker() {
     cat >"$work/$1.toml" <<TEXT
 [runtime]

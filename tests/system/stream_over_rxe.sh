@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A stream between two processes: its reader is slower than its writer, then one of the two is killed in the middle; by credits with
-# rendezvous, and by write rings. Runs in the guest of scripts/rxe-vm, which sets POLLCORE_RXE_*:
+# A stream between two processes, with credits and rendezvous, and with write rings. First its reader is slower than its writer; then
+# one of the two is killed in the middle. Runs in the guest of scripts/rxe-vm, which sets POLLCORE_RXE_*:
 #
 #   scripts/rxe-vm tests/system/stream_over_rxe.sh STREAM      the program of apps/examples
 #
-# MESSAGES and PAUSE_US set the length of the streams to slow readers, for example, half an hour (with --timeout 4000):
+# MESSAGES and PAUSE_US set the length of the streams to slow readers. For example, half an hour (with --timeout 4000):
 #   MESSAGES=1000000 PAUSE_US=200
 set -euo pipefail
 
@@ -39,13 +39,13 @@ all_was_read() { # OUTPUT MESSAGES
     wait "$reader" || fail "the reader failed"
     grep -q "^read $2 messages, each once, in order and whole" "$work/$1.out" || fail "the reader has not read all"
 }
-wrote() { sed -n "s/^wrote $1 messages.*$2.*/\1/p" "$work/writer.out"; } # MESSAGES PATTERN: a figure of what the writer says
+wrote() { sed -n "s/^wrote $1 messages.*$2.*/\1/p" "$work/writer.out"; } # MESSAGES PATTERN: a figure from the writer's output
 per_message() { echo $(("$(wrote "$1" 'in \([0-9]*\) us')" / $1)); }     # MESSAGES: us
 rnrs() {
-    sleep 0.1 # the kernel looks its counters up once in a while only
+    sleep 0.1 # the kernel updates its counters only from time to time
     awk '{ sum += $1 } END { print sum }' /sys/class/infiniband/rxe?/ports/1/hw_counters/{rcvd_rnr_err,send_rnr_err}
 }
-resident() { awk '/^VmRSS/ { print $2 }' "/proc/$1/status"; } # of a process that has ended: nothing
+resident() { awk '/^VmRSS/ { print $2 }' "/proc/$1/status"; } # prints nothing for a process that has ended
 
 before=$(rnrs)
 for flow in credits ring; do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Two daemons, each on its own device at one end of a wire, and a process attached to each: a stream between the two, the link
-# taken down under it and up again, and one of the daemons killed under it and started again. Runs in the guest of scripts/rxe-vm,
+# Two daemons, each on its own device at one end of a wire, and a process attached to each. Tests a stream between the two, while
+# the link goes down and up again, and while one of the daemons is killed and started again. Runs in the guest of scripts/rxe-vm,
 # which sets POLLCORE_RXE_*:
 #
 #   scripts/rxe-vm tests/system/two_daemons_over_rxe.sh POLLCORED STREAM      STREAM: the program of apps/examples
@@ -21,7 +21,7 @@ for end in near far; do
     printf '\n[attach]\npath = "%s/%s.sock"\n' "$work" $end >>"$work/$end.toml"
 done
 log_says() { grep -qF -- "$2" "$work/$1.out"; } # END TEXT
-start_daemon() { # END, whose variable gets the process's id
+start_daemon() { # END; sets the variable of that name to the process's id
     : >"$work/$1.out"
     "$pollcored" --config "$work/$1.toml" 2>>"$work/$1.out" &
     printf -v "$1" %s $!
@@ -45,16 +45,16 @@ all_was_read() { # OUTPUT MESSAGES
     wait "$reader" || fail "the reader failed"
     grep -q "^read $2 messages, each once, in order and whole" "$work/$1.out" || fail "the reader has not read all"
 }
-# Where nothing of its own is under way it learns of it by its own patience.
+# A reader with no request that could fail notices the loss only by its own timeout.
 reader_gives_up() { # OUTPUT
     ! wait "$reader" || fail "the reader says that all is well"
     grep -qE 'completed with|no completion came' "$work/$1.out" || fail "the reader does not say why it ends"
 }
 rnrs() {
-    sleep 0.1 # the kernel looks its counters up once in a while only
+    sleep 0.1 # the kernel updates its counters only from time to time
     awk '{ sum += $1 } END { print sum }' /sys/class/infiniband/rxe?/ports/1/hw_counters/{rcvd_rnr_err,send_rnr_err}
 }
-# Devices and what is in use on them; but for contexts and completion queues, which a daemon makes for the first who comes.
+# Prints the devices and the resources in use, without contexts and completion queues: a daemon makes those for its first process.
 resources() { rdma resource show | sed -E 's/^[0-9]*: //; s/(cq|ctx) [0-9]+ //g'; }
 
 step='two daemons on the ends of a wire'
@@ -71,8 +71,8 @@ all_was_read whole 1000
 [[ $(rnrs) -eq $rnrs_before ]] || fail "$(($(rnrs) - rnrs_before)) RNR NAKs"
 passed "$(sed -n 's/^wrote 1000 messages \(in [0-9]* us\).*/\1/p' "$work/writer.out")"
 
-# The two processes are stopped meanwhile: what an end sends to manage connections (MADs) while its link is down leaves Soft-RoCE of
-# Linux 6.1 deaf to it, for all processes, until the device is made anew; and one who is told at once says good-bye at once.
+# The two processes are stopped meanwhile, because a process that learns of the loss disconnects at once. Soft-RoCE of Linux 6.1 that
+# sends connection management messages (MADs) while its link is down takes none afterwards, for all processes, until the device is made anew.
 step='the link goes down under a stream, and up again: both are told, and the writer begins again with the next reader'
 read_stream cut 2000
 write_stream 1500
@@ -84,7 +84,7 @@ for end in near far; do
 done
 sleep 1
 ip link set "$POLLCORE_RXE_NETDEV" up
-# The kernel forgets the routes of a link that goes down; hosts have somebody who sets them again.
+# The kernel forgets the routes of a link that goes down. On real hosts, other software sets them again.
 ip route replace "$POLLCORE_RXE_PEER_ADDRESS" dev "$POLLCORE_RXE_NETDEV" src "$POLLCORE_RXE_ADDRESS" table 100
 for end in near far; do
     within 10 log_says $end IBV_EVENT_PORT_ACTIVE || fail "the daemon at the $end end does not say that the link is up"

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""scripts/verify-nic does what it says: its report tells what held and what did not, and its exit code, too.
+"""Tests scripts/verify-nic: its report and its exit code tell what held and what did not.
 
 usage: POLLCORE_BUILD=DIRECTORY tests/system/verify_nic.py                      without any device, by programs that only pretend
-       POLLCORE_BUILD=DIRECTORY tests/system/verify_nic.py DEVICE ADDRESS WAY   on this device
+POLLCORE_BUILD=DIRECTORY tests/system/verify_nic.py DEVICE ADDRESS WAY   on this device
 
-WAY is --quick, --peer (the other end is DEVICE's peer in the guest of scripts/rxe-vm, by the network) or --whole. On a device each part
-holds that was run, and only such are not run that cannot be there. What is only measured may miss its bound: the machine may be busy.
+WAY is --quick, --peer (the other end is DEVICE's peer in the guest of scripts/rxe-vm, by the network) or --whole. On a device, each part
+that runs must hold, and only parts that the device cannot have may be left out. Measured figures may miss their bounds: the machine may be
+busy.
 """
 import json
 import os
@@ -18,9 +19,9 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SCRIPT = ROOT / "scripts" / "verify-nic"
-# Not there on every device, or not asked for by --quick. perftest may show nothing on a busy machine.
+# Parts that some devices do not have, or that --quick leaves out. perftest may show nothing on a busy machine.
 MAY_BE_LEFT_OUT = re.compile(r"host-(hugepages|port-down)|probe-(clock|stamps|small-receives-untouched|short-atomic|moderation|compressed|extended-poll)|latency-beside-perftest|bench")
-# The model of an mlx5 HCA has both ends of a connection in one process, and moves when that does.
+# The model of an mlx5 HCA has both ends of a connection in one process, and works only when that process calls it.
 ON_MODEL = "mlx5-model" in os.environ.get("LD_PRELOAD", "")
 MODEL_LEAVES_OUT = re.compile(r"rdma_cm-.*|latency-beside-perftest")
 QUICK_LEAVES_OUT = re.compile(r"works|latency-.*|kills|bench")
@@ -103,7 +104,7 @@ class Pretended(unittest.TestCase):
         text, parts = self.report()
         self.assertEqual(parts["statuses"]["result"], "did not hold")
         self.assertIn("| Errors.Bad | IBV_WC_LOC_QP_OP_ERR | IBV_WC_LOC_PROT_ERR |", text)
-        self.assertEqual(parts["works-UD"]["result"], "did not hold")  # nobody has seen it work
+        self.assertEqual(parts["works-UD"]["result"], "did not hold")  # no test has seen it work
         self.assertIn("\nDid not hold: conformance, statuses, works-", text)
         self.assertIn("| What works, on this device | did not hold |", text)
 

@@ -1,4 +1,4 @@
-// What goals are made of in scripts/bench, where some of it was not measured.
+// The goals that scripts/bench derives from its rows, also when some rows were not measured.
 #include "board.hpp"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
-// Bad configuration files, each with the message that it must give. What config_test.cc runs through.
+// Bad configuration files, each with the message that it must give. config_test.cc goes through all of them.
 //
-// The messages count on a machine with CPUs 0 to 3, of which 2 is not for this process.
+// The messages assume a machine with CPUs 0 to 3, of which this process may not use CPU 2.
 #pragma once
 
 #include <initializer_list>
@@ -34,7 +34,7 @@ inline std::string join(std::initializer_list<std::string_view> parts) {
 struct BadFile {
     const char* name;
     std::string text;
-    /// The exact message; where it ends in '*', its beginning (the TOML parser's own words come last).
+    /// The exact message, or, if it ends in '*', the beginning of the message (the TOML parser's own words come last).
     std::string message;
 };
 
@@ -52,7 +52,7 @@ inline std::string flow_controls() {
     return names;
 }
 
-// A valid file with a line more.
+// A valid file with one more line.
 inline std::string device_with(std::string_view line) {
     return join({kDevice, line, "\n", kWorker});
 }

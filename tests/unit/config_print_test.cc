@@ -1,4 +1,4 @@
-// The configuration's samples, and that printing and reading are each other's reverse, whatever the file.
+// The sample configurations, and that printing and parsing invert each other for any file.
 #include <algorithm>
 #include <chrono>
 #include <iterator>
@@ -31,8 +31,7 @@ using config_texts::small_service;
 // ---- The samples
 // -----------------------------------------------------------------------------------------------
 
-// With the examples that a sample shows commented out ("#key = ...", no blank after '#'), and without its
-// prose.
+// The sample with its commented-out examples ("#key = ...", no blank after '#') switched on, and without its prose.
 std::string with_examples(const std::string& text) {
     std::istringstream lines(text);
     std::string out;
@@ -46,7 +45,7 @@ std::string with_examples(const std::string& text) {
     return out;
 }
 
-// For the example's worker on core 2.
+// The example has a worker on core 2.
 const config::Cpus kFourCpus{{0, 1, 2, 3}, {0, 1, 2, 3}};
 const config::Cpus kTwoCpus{{0, 1}, {0, 1}};
 
@@ -62,7 +61,7 @@ TEST(Sample, of_pollcored_shows_the_defaults) {
     const Config parsed = config::parse(sample("pollcored.toml"), "pollcored.toml", kTwoCpus);
     Config defaults = small_config("soft0", "worker0");
     defaults.services.push_back({.name = "echo0", .device = "soft0", .worker = "worker0", .address = "echo0"});
-    defaults.attach.path = kAttachPath;  // else nobody could attach to a daemon that was just installed
+    defaults.attach.path = kAttachPath;  // without it nobody could attach to a freshly installed daemon
     EXPECT_EQ(parsed, defaults);
 }
 
@@ -100,7 +99,7 @@ TEST(Sample, of_pollcored_documents_every_key) {
     for (const auto& [section, key] : all.keys) {
         bool found = false;
         for (std::size_t at = 0; !found && (at = text.find('[' + section + ']', at)) != std::string::npos; ++at) {
-            // Until the next table of another name.
+            // The section ends at the next table of another name.
             std::size_t end = at;
             do {
                 end = text.find("\n[", end + 1);
@@ -109,7 +108,7 @@ TEST(Sample, of_pollcored_documents_every_key) {
             const std::size_t plain = part.find('\n' + key + " = ");
             const std::size_t example = part.find("\n#" + key + " = ");
             const std::size_t line = plain != std::string::npos ? plain : example;
-            // The line before is prose about it, but for a table shown a second time.
+            // The line before a key is prose about it, except in a table that is shown a second time.
             found = line != std::string::npos && part.rfind("\n# ", line) != std::string::npos;
         }
         EXPECT_TRUE(found) << '[' << section << "] " << key;
@@ -131,7 +130,7 @@ TEST(Sample, for_the_loopback_loads_from_its_file) {
     EXPECT_EQ(load_config(POLLCORE_SOURCE_DIR "/config/loopback.toml").workers.size(), 1u);
 }
 
-// CPU 0 is there, or a control group leaves another one.
+// With 0 the machine has CPU 0 only; with 6 a control group leaves only another one.
 TEST(Sample, takes_turns_on_a_machine_with_one_cpu) {
     for (const std::uint32_t only : {0u, 6u}) {
         const config::Cpus one{{0, only}, {only}};
@@ -204,7 +203,7 @@ TEST(PrintConfig, is_read_back_as_the_same) {
     }
 }
 
-// A random configuration that is right, with values from the ends of their ranges and from in between.
+// Makes random valid configurations, with values from the ends of their ranges and from in between.
 class RandomConfig {
 public:
     explicit RandomConfig(std::uint64_t seed) : random_(seed) {}
@@ -270,7 +269,7 @@ private:
     std::uint32_t number32(std::uint32_t min, std::uint32_t max) {
         return static_cast<std::uint32_t>(number(min, max));
     }
-    // Never the same twice.
+    // Returns a different word each time.
     std::string word() {
         constexpr std::string_view kCharacters = "abcXYZ059_-.";
         std::string made = std::to_string(++words_) + "-";
@@ -321,7 +320,7 @@ private:
         made.poll = static_cast<PollVerbs>(number(0, 2));
         return made;
     }
-    // So small that all of them fit together.
+    // Few enough that all of them fit together.
     static constexpr std::uint64_t kServicesMax = 8;
     ServiceConfig service(const Config& made_so_far) {
         const DeviceConfig& device = pick(made_so_far.devices);
@@ -413,7 +412,7 @@ std::string mutate(std::string text, std::mt19937_64& random) {
                     text[at] = static_cast<char>(number(255));
                 }
                 break;
-            default: {  // a line goes, or comes twice
+            default: {  // removes or repeats a line
                 const std::size_t begin = text.rfind('\n', at) == std::string::npos ? 0 : text.rfind('\n', at) + 1;
                 const std::size_t end = std::min(text.find('\n', begin), text.size() - 1) + 1;
                 if (begin < end) {
@@ -433,7 +432,7 @@ TEST(AnyText, is_accepted_or_refused_in_one_line) {
     std::mt19937_64 random(20'240'229);
     int accepted = 0;
     for (int round = 0; round < kRounds; ++round) {
-        // Most of the full text is comments, where a change changes nothing.
+        // Most of the full text is comments, where a change has no effect.
         const std::string text = mutate(round % 4 == 0 ? full : bare, random);
         try {
             const Config parsed = config::parse(text, "f.toml", kFourCpus);
@@ -448,7 +447,7 @@ TEST(AnyText, is_accepted_or_refused_in_one_line) {
             }
         }
     }
-    // Else the rounds tested one half only.
+    // Otherwise nearly all rounds were accepted or nearly all refused.
     EXPECT_GT(accepted, kRounds / 50);
     EXPECT_LT(accepted, kRounds - kRounds / 50);
 }

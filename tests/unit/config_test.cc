@@ -1,4 +1,4 @@
-// The configuration: what is refused and with which words, and what is accepted.
+// The configuration: which files are refused, with which message, and which are accepted.
 #include "pollcore/config.hpp"
 
 #include <algorithm>
@@ -100,7 +100,8 @@ TEST(ConfigCore, that_is_left_out_is_the_last_one_that_no_worker_names) {
             text += "[[worker]]\nname = \"w" + std::to_string(i) + "\"\n" + tables.begin()[i] + "\n";
         }
         std::vector<std::uint32_t> found;
-        for (const WorkerConfig& worker : config::parse(text, "f.toml", kCpus).workers) {  // it may use 0, 1 and 3
+        // CPUs 0, 1 and 3 may be used.
+        for (const WorkerConfig& worker : config::parse(text, "f.toml", kCpus).workers) {
             found.push_back(worker.core);
         }
         return found;

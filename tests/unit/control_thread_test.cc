@@ -1,4 +1,4 @@
-// The control thread: its heartbeat, and what becomes of calls while it hangs.
+// The control thread: its heartbeat, and the fate of calls while it hangs.
 #include "control/control_thread.hpp"
 
 #include <atomic>
@@ -80,7 +80,7 @@ protected:
     void start(std::chrono::milliseconds hang_limit) {
         thread_ = std::make_unique<ControlThread>("control", std::vector<int>{}, hang_limit);
     }
-    // Returns when it hangs, until go() is called.
+    // Makes the thread hang until go() is called; returns when it hangs.
     void hang() {
         std::latch hangs(1);
         thread_->post_always([this, &hangs] {
@@ -98,7 +98,7 @@ protected:
 TEST_F(ControlThreadTest, WaitsWhileThereIsNothingAndCountsItsJobs) {
     start(60s);
     EXPECT_EQ(thread_->run([] { return 7; }), 7);
-    while (health().state != State::waiting) {  // the job has ended for its caller a moment before
+    while (health().state != State::waiting) {  // run() returns a moment before the thread waits again
         std::this_thread::sleep_for(1ms);
     }
     EXPECT_GE(health().turns, 1u);
@@ -181,7 +181,7 @@ TEST_F(ControlThreadTest, AJobThatSaysThatItMovesDoesNotHang) {
             std::this_thread::sleep_for(10ms);
         }
         const auto gives_up = std::chrono::steady_clock::now() + 60s;
-        do {  // more than once where the machine stops this thread for as long as a hang takes
+        do {  // repeated if the machine stops this thread for as long as the hang limit
             ASSERT_LT(std::chrono::steady_clock::now(), gives_up) << "it is counted from the beat";
             thread_->beat(steady_ns(std::chrono::steady_clock::now()));
         } while (health().state == State::hangs);

@@ -1,4 +1,4 @@
-// The parts of pollcored that need no daemon: when a watchdog is fed, and where a thread is that hangs.
+// The parts of pollcored that need no daemon: when a watchdog is fed, and where a hanging thread is.
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -133,11 +133,11 @@ TEST(Watchdog, IsFedTwiceInItsTimeWhichIsWithinFewLooks) {
     Notifier notifier;
     EXPECT_EQ(notifier.watchdog_interval(), 200ms) << "half of what the manager allows";
     Backtrace backtrace;
-    std::vector<int> meals;  // after how many looks
+    std::vector<int> meals;  // the number of looks at each feeding
     std::promise<void> enough;
     int looks = 0;
     {
-        // It feeds and looks by one thread, which looks four times in an interval at least.
+        // One thread feeds and looks, and it looks at least four times in an interval.
         const Watchdog watchdog(notifier, backtrace, 60s,
                                 {.look = [&]() -> Health {
                                      ++looks;
@@ -163,7 +163,7 @@ TEST(Watchdog, IsFedTwiceInItsTimeWhichIsWithinFewLooks) {
 
 class HangingThread : public testing::Test {
 protected:
-    // Waits in poll(2) until the test is over, and reads what it waits for; or waits in read(2).
+    // `in_poll`: the thread waits in poll(2) until the test is over, and then reads. Otherwise it waits in read(2).
     void hang(bool in_poll, bool blocked = false) {
         std::promise<pid_t> ready;
         thread_ = std::thread([&ready, this, in_poll, blocked] {
@@ -174,7 +174,7 @@ protected:
             }
             ready.set_value(::gettid());
             pollfd readable{.fd = pipe_[0], .events = POLLIN, .revents = 0};
-            while (in_poll && ::poll(&readable, 1, -1) != 1) {  // a signal ends it, whatever the handler's flags
+            while (in_poll && ::poll(&readable, 1, -1) != 1) {  // a signal ends poll(2), whatever the handler's flags
             }
             char byte = 0;
             read_ = ::read(pipe_[0], &byte, 1);
@@ -220,8 +220,8 @@ TEST_F(HangingThread, TellsItsCallStackEachTime) {
 
 TEST_F(HangingThread, GoesOnInASystemCallThatCanBeRestarted) {
     hang(false);
-    // The thread sanitizer keeps the handler from being called until the thread has left read(2); the signal comes all
-    // the same.
+    // Under the thread sanitizer the handler runs only after the thread has left read(2). The signal arrives all the
+    // same.
     (void)backtrace_.of(id_, 200ms);
     await_in("read");
     EXPECT_EQ(read_, 0);
@@ -231,7 +231,7 @@ TEST_F(HangingThread, OneThatTakesNoSignalIsSaidToBeThat) {
     hang(true, true);
     const std::vector<std::string> lines = backtrace_.of(id_, 20ms);
     ASSERT_EQ(lines.size(), 1u);
-    EXPECT_NE(lines[0].find("takes no signal"), std::string::npos) << lines[0];
+    EXPECT_NE(lines[0].find("does not take the signal"), std::string::npos) << lines[0];
     const std::vector<std::string> gone = backtrace_.of(1 << 30, 20ms);
     ASSERT_EQ(gone.size(), 1u);
     EXPECT_NE(gone[0].find("cannot signal"), std::string::npos) << gone[0];

@@ -1,4 +1,4 @@
-// Descriptors that are closed on other threads. Whether one is closed shows at the reading end of its pipe.
+// Descriptors that are closed on other threads. The reading end of a pipe shows whether its writing end was closed.
 #include "base/foreign_fd.hpp"
 
 #include <fcntl.h>
@@ -30,7 +30,7 @@ struct Pipe {
         reading.reset(ends[0]);
         writing.reset(ends[1]);
     }
-    /// Every copy of the writing end was closed.
+    /// True when every copy of the writing end has been closed.
     [[nodiscard]] bool ends() const {
         pollfd hung_up{.fd = reading.get(), .events = POLLIN, .revents = 0};
         return ::poll(&hung_up, 1, kPatienceMs) == 1 && (hung_up.revents & POLLHUP) != 0;
@@ -106,7 +106,7 @@ TEST(Disposal, AJobThatDoesNotReturnHoldsUpItsOwnersOthersAndNobodyElses) {
     waits.wait();
 }
 
-// Messages of no bytes look like the end of the socket, and bring descriptors all the same.
+// Empty messages look like the end of the socket, but may still bring descriptors.
 TEST(ForeignFdTest, WhatStandsInASocketsQueueIsClosedWithItEmptyMessagesToo) {
     Pipe empty;
     Pipe behind;

@@ -1,4 +1,5 @@
-// The directories of core locks, what other users' processes say of a core, and holding the cores of a configuration.
+// The directories of core locks, the claims of other users' processes on a core, and holding the cores of a
+// configuration.
 #include "control/held_core.hpp"
 
 #include <errno.h>
@@ -29,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::OtherProcess;
 
-// No machine has that many: no runtime that runs beside the test claims them.
+// No machine has that many CPUs, so no runtime beside the test claims these.
 constexpr std::uint32_t kCore = 4000001;
 constexpr std::uint32_t kSecondCore = 4000002;
 
@@ -55,10 +56,10 @@ protected:
         config.lock_directory = directory_;
         return config;
     }
-    /// Where a daemon would have its locks, if there were one.
+    /// A directory where a daemon could have its locks, but none has.
     [[nodiscard]] fs::path no_daemon() const { return directory_ / "none"; }
 
-    // The number and text of what is thrown; 0: nothing.
+    // The number and text of the error that is thrown; 0: none.
     template <class Does>
     [[nodiscard]] static std::pair<int, std::string> error_of(Does&& does) {
         try {
@@ -91,7 +92,7 @@ TEST_F(HeldCoreTest, ADirectoryThatOthersMayWriteIsRefusedAlsoASticky) {
 
 TEST_F(HeldCoreTest, ADirectoryOfAnotherUserIsRefusedAndRootsIsTaken) {
     if (::geteuid() != 0) {
-        EXPECT_NO_THROW(LockDirectory(fs::path("/usr")));  // root's; only root can make another user's
+        EXPECT_NO_THROW(LockDirectory(fs::path("/usr")));  // root's; only root can create another user's
         return;
     }
     const fs::path path = made("theirs", 0755);
@@ -112,7 +113,7 @@ TEST_F(HeldCoreTest, TheUsualDirectoryIsTheFirstThatIsOrBecomesTheUsersOwn) {
     const fs::path open_to_all = made("open", 01777);
     const fs::path own = open_to_all / "pollcore";
     const mode_t before = ::umask(077);
-    // One has no parent, one may be written by others, the third is made; the next time it is there.
+    // One has no parent, one may be written by others, and the third is created. The second time it exists already.
     const std::vector<fs::path> candidates{directory_ / "none" / "pollcore", open_to_all, own};
     for (int i = 0; i < 2; ++i) {
         EXPECT_EQ(LockDirectory(candidates).path(), own);
@@ -263,7 +264,7 @@ TEST_F(HeldCoreTest, ACoreOfTheDaemonIsRefusedToRuntimesThatLockElsewhere) {
               std::string::npos)
         << text;
     if (::geteuid() == 0) {
-        // Another user cannot open the lock file: the kernel's list of locks is all that it has.
+        // Another user cannot open the lock file, and has only the kernel's list of locks.
         const fs::path own = made("own", 0700);
         ASSERT_EQ(::chown(own.c_str(), test::kOtherUser, test::kOtherUser), 0);
         Config theirs = config();

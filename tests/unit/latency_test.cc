@@ -1,4 +1,4 @@
-// Latency histograms: which bucket a duration is in, and what is read out of them.
+// Latency histograms: the bucket of a duration, and the figures that are read from them.
 #include "pollcore/latency.hpp"
 
 #include <cstdint>

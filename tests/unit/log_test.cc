@@ -1,4 +1,4 @@
-// Log lines: their form, that each is one write, and what happens when one cannot be written.
+// Log lines: their form, that each is one write, and the handling of failed writes.
 #include "base/log.hpp"
 
 #include <fcntl.h>
@@ -27,7 +27,7 @@ using log_detail::make_line;
 
 constexpr std::chrono::system_clock::time_point kLeapDay{std::chrono::microseconds(1'709'208'000'000'001)};
 
-// The log's output is a packet pipe for the time of a test: a read returns what one write wrote.
+// During a test the log's output is a packet pipe: a read returns the data of one write.
 class LogTest : public testing::Test {
 protected:
     void SetUp() override {
@@ -38,7 +38,7 @@ protected:
         ::unsetenv("JOURNAL_STREAM");
         set_log_output(writer_.get());
         set_log_level(LogLevel::info);
-        // If a test before this one lost lines, this is what reports them.
+        // Reports lines that an earlier test may have lost.
         log_info("begin");
         while (!next_write().empty()) {
         }
@@ -49,7 +49,7 @@ protected:
         set_log_level(LogLevel::info);
     }
 
-    // What the next write wrote; empty if there was none.
+    // The data of the next write; empty if there was none.
     std::string next_write() {
         std::string text(PIPE_BUF, '\0');
         const ssize_t got = ::read(reader_.get(), text.data(), text.size());
@@ -180,7 +180,7 @@ TEST_F(LogTest, does_not_mix_the_lines_of_threads) {
             }
         });
     }
-    // All is read before anything is judged: the threads wait for a reader.
+    // Read all lines before checking any: the threads wait for a reader.
     std::vector<std::string> lines;
     std::string text;
     while (lines.size() < kThreads * kLines) {

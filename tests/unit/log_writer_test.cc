@@ -1,4 +1,4 @@
-// The thread that writes the log: nobody who logs waits for a reader, and what is lost is counted and said.
+// The thread that writes the log: no thread that logs waits for a reader, and lost lines are counted and reported.
 #include "base/log_writer.hpp"
 
 #include <fcntl.h>
@@ -28,7 +28,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kHang = 20s;
 
-// The log's output is an ordinary pipe, whose writers wait when it is full, for the time of a test.
+// During a test the log's output is an ordinary pipe, whose writers wait when it is full.
 class LogWriterTest : public testing::Test {
 protected:
     void SetUp() override {
@@ -39,7 +39,7 @@ protected:
         ::unsetenv("JOURNAL_STREAM");
         set_log_output(writer_.get());
         set_log_level(LogLevel::info);
-        // If a test before this one lost lines, this is what reports them.
+        // Reports lines that an earlier test may have lost.
         log_info("begin");
         char some[4096];
         do {
@@ -75,7 +75,7 @@ protected:
         const std::size_t level = line.find(": ");
         return level == std::string::npos ? line : line.substr(level + 2);
     }
-    /// Logs "line 0" and so on, until so many are lost. Each is long, so that few fill the pipe.
+    /// Logs "line 0" and so on until `lines` are lost. Each line is long, so that few fill the pipe.
     int log_until_lost(std::uint64_t lines) {
         int logged = 0;
         while (lost() < lines) {
@@ -123,11 +123,11 @@ TEST_F(LogWriterTest, keeps_nobody_waiting_for_a_reader_that_does_not_read) {
         });
     }
     for (std::thread& thread : threads) {
-        thread.join();  // all calls have returned, and nothing was read
+        thread.join();  // all calls have returned, although nothing was read
     }
     const std::uint64_t lost_unread = lost();
     EXPECT_GT(lost_unread, 0u);
-    // Each line is written or told to be missing.
+    // Each line is either written or reported missing.
     int written = 0;
     int missing = 0;
     while (written + missing < kThreads * kLines) {
@@ -146,7 +146,7 @@ TEST_F(LogWriterTest, keeps_nobody_waiting_for_a_reader_that_does_not_read) {
 TEST_F(LogWriterTest, says_what_is_missing_at_its_place) {
     const LogWriter writer;
     const int logged = log_until_lost(3);
-    // Nothing is between the lines before the loss.
+    // No loss is reported between the lines before it.
     for (int i = 0; i < logged - 3; ++i) {
         ASSERT_EQ(number_of(next_line()), i);
     }
@@ -229,7 +229,7 @@ TEST_F(LogWriterTest, shares_its_thread) {
     const LogWriter second([&] { settled_again = true; });
     EXPECT_FALSE(settled_again);
     first.reset();
-    (void)log_until_lost(1);  // does not wait, so there is a thread still
+    (void)log_until_lost(1);  // it does not wait, so a log writer is still running
     EXPECT_EQ(number_of(next_line()), 0);
 }
 
@@ -296,10 +296,10 @@ TEST_F(LogWriterTest, a_forked_child_writes_by_itself) {
     EXPECT_EQ(next_line(), "line 8 of its parent");
 }
 
-// In a child of its own, where stderr is what the test's framework reads.
+// Runs in a child process, since the test framework reads this process's stderr.
 class LogAtTheEnd : public testing::Test {
 protected:
-    // A writer that nobody ends, as one of a thread that still runs.
+    // The writer is never destroyed, like that of a thread that still runs.
     static void log_some() {
         [[maybe_unused]] static const LogWriter& living = *new LogWriter;
         set_log_output(STDERR_FILENO);

@@ -31,7 +31,7 @@ bool readable(const Connector& connector) {
 
 class NamesConnectorTest : public ::testing::Test {
 protected:
-    /// The only event there is.
+    /// Returns the event, which must be the only one.
     static ConnectEvent only(Connector& connector) {
         EXPECT_TRUE(readable(connector));
         auto event = connector.next_event();
@@ -207,7 +207,7 @@ TEST_F(NamesConnectorTest, an_accept_whose_caller_has_gone_fails) {
     auto request = only(*server);
     caller->forget(id);
     server->accept(request.connection, connecting(b), {}, {});
-    EXPECT_FALSE(caller->next_event().has_value());  // answers for the connection that it forgot
+    EXPECT_FALSE(caller->next_event().has_value());  // this call answers for the forgotten connection
     auto event = only(*server);
     EXPECT_EQ(event.kind, EventKind::failed);
     EXPECT_EQ(event.error, ECONNRESET);
@@ -234,7 +234,7 @@ TEST_F(NamesConnectorTest, a_request_whose_caller_has_gone_is_withdrawn) {
     const auto failed = only(*server);
     EXPECT_EQ(failed.kind, EventKind::failed);
     EXPECT_EQ(failed.error, ECONNRESET);
-    EXPECT_EQ(b.state(), IBV_QPS_INIT);  // it may be used for another
+    EXPECT_EQ(b.state(), IBV_QPS_INIT);  // b may be used for another connection
 
     const auto unread = caller->connect("here", connecting(a), {}, {});
     caller->forget(unread);
@@ -242,7 +242,7 @@ TEST_F(NamesConnectorTest, a_request_whose_caller_has_gone_is_withdrawn) {
     ASSERT_TRUE(asked.has_value());
     EXPECT_EQ(asked->kind, EventKind::request);
     EXPECT_EQ(only(*server).kind, EventKind::withdrawn);
-    server->reject(asked->connection, {});  // nobody hears of it, and it is gone
+    server->reject(asked->connection, {});  // the caller hears nothing, and the request is gone
     EXPECT_THROW(server->reject(asked->connection, {}), Error);
     EXPECT_FALSE(caller->next_event().has_value());
 }

@@ -43,7 +43,7 @@ TEST(Names, EveryStatusOfTheVerbsHasItsNumberNameAndText) {
     STATUS(tm_err, IBV_WC_TM_ERR)
     STATUS(tm_rndv_incomplete, IBV_WC_TM_RNDV_INCOMPLETE)
 #undef STATUS
-    // The next one is known to nobody; when rdma-core learns it this fails, and it is to be added above.
+    // The next number is unknown. When rdma-core adds it, this fails: then add it above.
     EXPECT_STREQ(ibv_wc_status_str(static_cast<ibv_wc_status>(known)), "unknown");
 }
 

@@ -1,4 +1,4 @@
-// pollperf's timed loops on a path that is a few bytes of memory and does as it is told.
+// pollperf's timed loops on a scripted path: a few bytes of memory that behave as the test says.
 #include <array>
 #include <cstring>
 #include <deque>
@@ -12,7 +12,7 @@
 namespace pollcore::perf {
 namespace {
 
-// Two ends in one memory. Each request is carried out by the next poll.
+// Two ends in one memory. The next poll carries out each request.
 class ScriptedPath {
 public:
     static constexpr PathKind kKind = PathKind::direct;
@@ -151,7 +151,7 @@ TEST(PollperfLoops, EveryOperationGoesRoundWithAndWithoutChecks) {
         for (const bool verify : {false, true}) {
             for (const std::uint32_t size : {1u, 8u, 300u}) {
                 Bench run(op, op == Op::fetch_add ? kAtomicSize : size, verify);
-                // More than a byte can count.
+                // 700 is more than a byte can count.
                 EXPECT_NO_THROW(run(700)) << op_name(op) << ' ' << size;
                 const std::uint64_t each = run.workload.one_sided ? 700 : 1400;
                 EXPECT_EQ(run.path.carried_out, each) << op_name(op);
@@ -164,13 +164,13 @@ TEST(PollperfLoops, OldMemoryIsNotTakenForTheFirstMessage) {
     for (std::uint32_t size = 1; size <= 600; ++size) {
         Bench run(Op::write, size, false);
         run(2);
-        // Had an end believed what lay there, it would have answered before the first write was carried out.
+        // An end that took old memory for a message would have answered before the first write was carried out.
         EXPECT_EQ(run.path.carried_out, 4u) << size;
     }
 }
 
-// A client that asks again as soon as it was answered, and a device that is slow to say that the answer was
-// sent: the server's polls for its own completion take the next message in.
+// A client that asks again as soon as it is answered, and a device that is slow to complete the answer: the server's
+// polls for that completion already take the next message.
 class EagerClientPath : public ScriptedPath {
 public:
     using ScriptedPath::ScriptedPath;
@@ -202,11 +202,11 @@ TEST(PollperfLoops, AMessageThatComesEarlyIsNotMissed) {
         Watch watch(std::chrono::milliseconds(150));
         path.prepare(workload);
         begin_workload(path, workload, 2);
-        path.end(kFar).reposted = 1000;  // what the client does with its receives is not looked at
+        path.end(kFar).reposted = 1000;  // the client's receives are not tested
         path.ask();
         TimedLoops<EagerClientPath> loops(path, workload, watch);
         std::vector<std::uint64_t> samples(50);
-        // The end of each run waits for the completion of the last answer.
+        // Each run ends by waiting for the completion of the last answer.
         for (int round = 0; round < 3; ++round) {
             ASSERT_NO_THROW(loops.run(Role::server, samples)) << "round " << round << (verify ? ", verify" : "");
         }
@@ -216,7 +216,7 @@ TEST(PollperfLoops, AMessageThatComesEarlyIsNotMissed) {
 TEST(PollperfLoops, OneChangedBitIsFoundWithMessageAndPosition) {
     for (const Op op : {Op::send, Op::write, Op::read}) {
         Bench run(op, 200, true);
-        run.path.spoil_message = op == Op::read ? 6 : 12;  // the near end's seventh: two messages each elsewhere
+        run.path.spoil_message = op == Op::read ? 6 : 12;  // the near end's seventh; each but reads counts two
         run.path.spoil_byte = 123;
         const std::string failure = run.failure(20);
         EXPECT_NE(failure.find(op_name(op)), std::string::npos) << failure;
@@ -254,7 +254,7 @@ TEST(PollperfLoops, SamplesAddUpToTheTimeThatPassed) {
         sum += sample;
     }
     EXPECT_LE(sum, wall);
-    // But for the first stamp and the last completion, which a preemption may stretch.
+    // Everything is covered but the first stamp and the last completion, which a preemption may stretch.
     EXPECT_GE(static_cast<double>(sum), 0.5 * static_cast<double>(wall));
 }
 

@@ -1,4 +1,4 @@
-// Names that others have chosen, and lines that others cause: what stands in the log of them.
+// How names chosen by others, and lines caused by others, appear in the log.
 #include "base/printable.hpp"
 
 #include <sys/prctl.h>
@@ -41,7 +41,7 @@ TEST(Printable, tells_any_two_names_apart) {
     EXPECT_NE(printable(R"(")"), printable(R"(\")"));
 }
 
-// The name of this process for the time of a test.
+// Sets the name of this process for the time of a test.
 class ProcessName {
 public:
     explicit ProcessName(const char* name) {

@@ -1,4 +1,4 @@
-// Addresses of rdma_cm: what is read, what is printed, what is refused.
+// Addresses of rdma_cm: how they are parsed and printed, and which are refused.
 #include "connect/rdma_cm_address.hpp"
 
 #include <gtest/gtest.h>

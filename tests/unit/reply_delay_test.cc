@@ -6,13 +6,13 @@
 namespace pollcore {
 namespace {
 
-/// What it comes to where answers take so many cycles.
+/// The delay that is learned when every answer takes `answer_takes` cycles.
 std::uint32_t learned(std::uint32_t answer_takes) {
     ReplyDelay delay;
     for (int i = 0; i < 10'000; ++i) {
         delay.begin();
         delay.looked(delay.cycles() >= answer_takes);
-        delay.looked(true);  // a later look says nothing about the first
+        delay.looked(true);  // only the first look counts
     }
     return delay.cycles();
 }

@@ -103,7 +103,7 @@ public:
         return completion ? completion->status : Status::general_err;
     }
 
-    /// The next completion; nothing when there is none in time.
+    /// Returns the next completion; nullopt if none comes in time.
     std::optional<Completion> next(std::chrono::milliseconds timeout = kPatience) {
         const auto deadline = Clock::now() + timeout;
         std::array<Completion, 1> one;
@@ -115,7 +115,7 @@ public:
         }
         return one[0];
     }
-    /// The next receive, sends passed over.
+    /// Returns the next completion of a receive, and skips those of sends.
     std::optional<Completion> next_receive(std::chrono::milliseconds timeout = kPatience) {
         for (;;) {
             const auto completion = next(timeout);
@@ -139,7 +139,7 @@ public:
         }
         return true;
     }
-    /// One message there and back, checked.
+    /// Sends one message there and back, and checks it.
     [[nodiscard]] bool ping(std::uint32_t length, std::uint32_t seed) {
         fill(0, length, seed);
         if (post_receive(0) != Refusal::none || send(0, length) != Refusal::none) {
@@ -257,7 +257,7 @@ TEST_F(ServicesTest, EchoWithCreditsWaitsForItsPeerAsItsPeerForIt) {
             .connections_max = 2}});
     EXPECT_THROW((void)peer()->connect("echo0"), Error) << "it has no credits";
     Peer a(*runtime_, kMessages, 512, FlowControl::credits);
-    a.connect("echo0", 0);  // the first that finds no receive would end the connection
+    a.connect("echo0", 0);  // there are no retries: a message without a receive would end the connection
     for (std::uint32_t i = 0; i < kMessages; ++i) {
         a.fill(i, 256, i);
         ASSERT_EQ(a.send(i, 256), Refusal::none);
@@ -278,7 +278,7 @@ TEST_F(ServicesTest, EchoWithCreditsWaitsForItsPeerAsItsPeerForIt) {
 TEST_F(ServicesTest, EchoKeepsTheOrderOfManyMessagesInFlight) {
     constexpr std::uint32_t kDepth = 8;
     constexpr std::uint32_t kMessages = 5000;
-    start_echo(4, 2);  // fewer receives than the peer has in flight: RNR retries are part of it
+    start_echo(4, 2);  // fewer receives than the peer has messages in flight, so RNR retries occur
     const auto a = peer(kDepth);
     a->connect("echo0", 7);
     for (std::uint32_t i = 0; i < kDepth; ++i) {
@@ -339,7 +339,7 @@ TEST_F(ServicesTest, APeerThatTakesNothingHoldsUpNobodyElse) {
     for (std::uint32_t i = 0; i < 100; ++i) {
         ASSERT_TRUE(quick->ping(64, i)) << i;
     }
-    // Nothing of the slow one's is lost meanwhile.
+    // Meanwhile none of the slow peer's messages is lost.
     for (std::uint32_t i = 0; i < kDepth; ++i) {
         ASSERT_EQ(slow->post_receive(i), Refusal::none);
     }
@@ -404,7 +404,7 @@ TEST_F(ServicesTest, PeersThatComeAndGoLeaveNothingBehind) {
         const auto a = peer();
         a->connect("echo0");
         for (std::uint32_t k = 0; k < i % 4; ++k) {
-            ASSERT_EQ(a->send(k, 64), Refusal::none);  // answers that are never taken
+            ASSERT_EQ(a->send(k, 64), Refusal::none);  // its answers are never taken
         }
         if (i % 2 == 0) {
             a->qp().disconnect();
@@ -427,7 +427,7 @@ TEST_F(ServicesTest, DrainingSendsBackWhatWasTakenAndTakesNothingMore) {
         ASSERT_EQ(a->send(i, 64), Refusal::none);
         ASSERT_TRUE(a->next());
     }
-    // The service may not have looked at them yet; wake it by letting one message through.
+    // The service may not have seen the messages yet. One message that goes through wakes it.
     ASSERT_EQ(a->post_receive(0), Refusal::none);
     ASSERT_TRUE(a->next_receive());
     std::this_thread::sleep_for(20ms);

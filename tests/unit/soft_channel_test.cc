@@ -1,5 +1,5 @@
-// Completion channels of the software device: which completions make an event, and that whoever sleeps on the channel
-// is woken.
+// Completion channels of the software device: which completions raise an event, and that a thread sleeping on the
+// channel is woken.
 #include <poll.h>
 
 #include <limits>
@@ -10,7 +10,7 @@
 namespace pollcore::test {
 namespace {
 
-// `a` sends, `b` waits on its channel for what it receives. Each is of a thread of its own, turned here by hand.
+// `a` sends, and `b` waits on its channel for receives. Each belongs to a thread of its own, turned here by hand.
 class SoftChannel : public SoftPair {
 protected:
     void SetUp() override {
@@ -20,7 +20,7 @@ protected:
     }
     void send(unsigned flags = 0, std::uint32_t length = 8) {
         ASSERT_EQ(a.post(next_++, IBV_WR_SEND, {a.sge(0, length)}, 0, 0, flags), 0);
-        (void)a.sent();  // moves its side
+        (void)a.sent();  // moves the sender's side of the device
     }
     int arm(bool solicited = false) { return ibv_req_notify_cq(b.recv_cq.get(), solicited ? 1 : 0); }
     /// Takes and acknowledges one event.
@@ -38,7 +38,7 @@ protected:
         pollfd fd{.fd = channel->fd(), .events = POLLIN, .revents = 0};
         return ::poll(&fd, 1, 0) == 1;
     }
-    /// Ready to sleep: armed, nothing there.
+    /// Gets ready to sleep: the CQ is armed and nothing has come.
     void sleep(bool solicited = false) {
         ASSERT_EQ(arm(solicited), 0);
         ASSERT_FALSE(End::poll(b.recv_cq.get()).has_value());
@@ -149,7 +149,7 @@ TEST_F(SoftChannel, does_not_let_sleep_who_has_not_seen_what_came_meanwhile) {
     EXPECT_TRUE(event());
 }
 
-// Somebody found the thread asleep, and wrote only after that one had looked.
+// Another thread found this one asleep, but rang only after this one had looked.
 TEST_F(SoftChannel, takes_a_late_ring_back) {
     sleep();
     signal_event(channel->fd());
@@ -174,7 +174,7 @@ TEST_F(SoftChannel, says_when_the_sleeper_has_a_timer) {
     const std::uint64_t first = channel->look_again_ns();
     ASSERT_NE(first, CompletionChannel::kNever);
     *clock.now = first;
-    (void)a.sent();  // and that one is lost
+    (void)a.sent();  // the packet sent now is lost
     EXPECT_FALSE(event());
     const std::uint64_t timeout = channel->look_again_ns();
     EXPECT_NEAR(static_cast<double>(timeout - first), 4.2e6, 1e6) << "4.096 us << 10";

@@ -1,4 +1,4 @@
-// What goes wrong on the software device, and what both sides see of it.
+// Failures on the software device, and their effect on both sides.
 #include "soft_fixture.hpp"
 
 namespace pollcore::test {
@@ -7,7 +7,7 @@ namespace {
 class SoftError : public SoftPair {
 protected:
     void SetUp() override { connect(a, b); }
-    /// Both queues give flushes in post order and nothing else.
+    /// Expects flushes in post order from both queues, and nothing else.
     void expect_flushes(End& end, std::vector<std::uint64_t> sends, std::vector<std::uint64_t> receives) {
         for (const auto id : sends)
             EXPECT_WC(end.sent(), id, IBV_WC_WR_FLUSH_ERR);
@@ -86,7 +86,7 @@ TEST_F(SoftError, local_keys_are_checked_for_bounds_pd_and_local_write) {
     for (const auto& test : cases) {
         SCOPED_TRACE(test.what);
         End d(*device);
-        // The cases' keys are of a's PD, so a's QP is used afresh each time.
+        // The keys of the cases belong to a's PD, so a's QP is reset for each case.
         a.move_to(IBV_QPS_RESET);
         auto init = to_init(1, kAllAccess);
         device->modify(a.qp.get(), init.attr, init.mask);
@@ -305,7 +305,7 @@ TEST_F(SoftError, packets_lost_while_the_port_was_down_are_sent_again) {
 }
 
 TEST_F(SoftError, an_atomic_whose_answer_was_lost_is_answered_again_and_not_done_twice) {
-    // Two devices: the answering one loses its port after it has executed the request.
+    // There are two devices. The requester's port goes down after the responder has executed the request.
     const auto other = open_soft_device({.name = "soft1", .clock_ns = clock.reader()});
     End c(*device), d(*other);
     connect(c, d);
@@ -368,7 +368,7 @@ TEST_F(SoftError, deregistered_memory_is_out_of_reach_at_once) {
     b.mr.reset();
     EXPECT_WC(a.sent(), 1, IBV_WC_REM_ACCESS_ERR);
     EXPECT_EQ(b.memory[0], 0u);
-    // The place in the table is used again, by another key.
+    // The table slot is reused with another key.
     b.mr = {device->register_memory(b.pd.get(), b.memory.data(), 64, b.address(0), kAllAccess), {device.get()}};
     EXPECT_NE(b.mr->rkey, rkey);
 }

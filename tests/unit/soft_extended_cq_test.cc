@@ -40,7 +40,7 @@ TEST_F(SoftExtendedCq, a_batch_goes_on_until_nothing_is_left_and_takes_each_once
         EXPECT_EQ(ibv_wc_read_qp_num(&sends), a.qp->qp_num);
         EXPECT_EQ(ibv_next_poll(&sends), id < 4 ? 0 : ENOENT);
     }
-    ibv_end_poll(&sends);  // follows a failed ibv_next_poll too, and takes nothing more
+    ibv_end_poll(&sends);  // also follows a failed ibv_next_poll, and takes nothing more
     EXPECT_EQ(start(sends), ENOENT);
     ASSERT_EQ(write(9), 0);
     EXPECT_WC(a.sent(), 9, IBV_WC_SUCCESS);
@@ -53,7 +53,7 @@ TEST_F(SoftExtendedCq, the_current_one_is_taken_by_the_end_and_the_rest_stays) {
     ASSERT_EQ(start(sends), 0);
     EXPECT_EQ(sends.wr_id, 0u);
     ibv_end_poll(&sends);
-    EXPECT_WC(a.sent(), 1, IBV_WC_SUCCESS);  // the two ways may take turns
+    EXPECT_WC(a.sent(), 1, IBV_WC_SUCCESS);  // the two ways to poll may alternate
     ASSERT_EQ(start(sends), 0);
     EXPECT_EQ(sends.wr_id, 2u);
     ibv_end_poll(&sends);

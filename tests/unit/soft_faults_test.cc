@@ -130,7 +130,7 @@ TEST_F(SoftFaults, a_packet_that_is_later_than_the_timeout_is_a_duplicate_and_co
     EXPECT_FALSE(b.received().has_value());
 }
 
-// Two threads' ends, each polled by its own thread only: what is sent to one waits until that one is polled.
+// Two ends of two threads, each polled by its own thread only. A packet to an end waits until that end is polled.
 class SoftFaultsAcrossThreads : public SoftFaults {
 protected:
     const std::unique_ptr<ThreadDomain> near = device->create_thread_domain();
@@ -139,13 +139,13 @@ protected:
     std::optional<End> y{std::in_place, *device, EndOptions{.domain = far.get()}};
 };
 
-// The simulation found that a packet which had been late counted as lost for as long as nobody polled.
+// Bug found by the simulation: a packet that had been late counted as lost for as long as nobody polled.
 TEST_F(SoftFaultsAcrossThreads, a_late_packet_that_nobody_polls_for_is_not_lost) {
     connect(x, *y, path);
     device->inject({.kind = Kind::delay_packet, .qp_num = y->qp->qp_num, .delay_ns = 1'000});
     ASSERT_EQ(x.post(1, IBV_WR_RDMA_WRITE, {x.sge(0, 8)}, y->address(0), y->mr->rkey), 0);
     EXPECT_FALSE(x.sent().has_value());
-    EXPECT_FALSE(y->sent().has_value());  // finds it late, and does not come back for long
+    EXPECT_FALSE(y->sent().has_value());  // finds the packet late, and does not poll again for long
     for (int timeout = 0; timeout < 20; ++timeout) {
         *clock.now += 5'000'000;
         ASSERT_FALSE(x.sent().has_value()) << timeout;
@@ -154,8 +154,8 @@ TEST_F(SoftFaultsAcrossThreads, a_late_packet_that_nobody_polls_for_is_not_lost)
     EXPECT_WC(x.sent(), 1, IBV_WC_SUCCESS);
 }
 
-// The simulation found a peer waiting for ever for a thread whose CQs nobody polled, since its QP could not be
-// destroyed.
+// Bug found by the simulation: a peer waited for ever for a thread whose CQs nobody polled, since the thread's QP could
+// not be destroyed.
 TEST_F(SoftFaultsAcrossThreads, what_waits_very_long_for_a_thread_that_does_not_poll_is_lost) {
     connect(x, *y, path);
     ASSERT_EQ(x.post(1, IBV_WR_RDMA_WRITE, {x.sge(0, 8)}, y->address(0), y->mr->rkey), 0);
@@ -171,7 +171,8 @@ TEST_F(SoftFaultsAcrossThreads, what_waits_very_long_for_a_thread_that_does_not_
     EXPECT_WC(polled_until(14'000'000'000, 100'000'000), 1, IBV_WC_RETRY_EXC_ERR);
 }
 
-// The simulation found a peer waiting for ever for an engine that nobody polled any more, since its last QP was gone.
+// Bug found by the simulation: a peer waited for ever for an engine that was no longer polled, since its last QP was
+// gone.
 TEST_F(SoftFaultsAcrossThreads, what_is_sent_to_a_thread_without_qps_is_lost) {
     connect(x, *y, path);
     ASSERT_EQ(x.post(1, IBV_WR_SEND, {x.sge(0, 8)}), 0);
@@ -184,7 +185,7 @@ TEST_F(SoftFaultsAcrossThreads, what_is_sent_to_a_thread_without_qps_is_lost) {
     EXPECT_WC(x.sent(), 1, IBV_WC_RETRY_EXC_ERR);
 }
 
-// The simulation found the responder counting the duplicate as one more in flight than it serves.
+// Bug found by the simulation: the responder counted the duplicate as one more request in flight than it serves.
 TEST_F(SoftFaultsAcrossThreads, a_duplicate_of_an_atomic_leaves_room_for_the_next_one) {
     path.max_rd_atomic = path.max_dest_rd_atomic = 1;
     connect(x, *y, path);
@@ -195,14 +196,14 @@ TEST_F(SoftFaultsAcrossThreads, a_duplicate_of_an_atomic_leaves_room_for_the_nex
     ASSERT_EQ(add(1), 0);
     EXPECT_FALSE(x.sent().has_value());
     EXPECT_FALSE(y->sent().has_value());  // carried out
-    EXPECT_FALSE(x.sent().has_value());   // and its answer is held up
+    EXPECT_FALSE(x.sent().has_value());   // the answer is delayed
     *clock.now += 4'500'000;
-    EXPECT_FALSE(x.sent().has_value());  // so it is sent again
+    EXPECT_FALSE(x.sent().has_value());  // retransmitted
     *clock.now += 600'000;
     EXPECT_WC(x.sent(), 1, IBV_WC_SUCCESS);
     ASSERT_EQ(add(2), 0);
     EXPECT_FALSE(x.sent().has_value());
-    EXPECT_FALSE(y->sent().has_value());  // meets both at once
+    EXPECT_FALSE(y->sent().has_value());  // gets the duplicate and the new one at once
     EXPECT_WC(x.sent(), 2, IBV_WC_SUCCESS);
     EXPECT_EQ(*reinterpret_cast<std::uint64_t*>(y->at(0)), 2u);
 }
@@ -300,7 +301,7 @@ TEST_F(SoftFaults, calls_of_the_device_fail_at_their_turn_with_their_errno) {
     device->inject({.kind = Kind::register_memory, .error = ENOSPC});
     testing::expect_planned_error(ENOSPC,
                                   [&] { (void)device->register_memory(a.pd.get(), a.at(0), 8, a.address(0), 0); });
-    // The transition that was named, of the QP that was named.
+    // Only the given transition of the given QP fails.
     device->inject({.kind = Kind::modify, .qp_num = a.qp->qp_num, .state = IBV_QPS_ERR, .error = ETIMEDOUT});
     a.move_to(IBV_QPS_RESET);
     b.move_to(IBV_QPS_ERR);

@@ -1,5 +1,5 @@
-// Shared by the software device's tests: ends of a connection, made with plain calls of Device, and plain
-// verbs on them.
+// Shared by the software device's tests: the ends of a connection, made with plain calls of Device, and plain verbs on
+// them.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,7 @@ struct ManualClock {
 
 struct EndOptions {
     QpType type = QpType::rc;
-    std::uint32_t qkey = 0x1234;  ///< UD, which is made ready at once
+    std::uint32_t qkey = 0x1234;  ///< for UD, which is in RTS at once
     std::uint32_t depth = 32;
     std::uint32_t cqe = 256;
     std::uint32_t sges = 4;
@@ -43,7 +43,7 @@ struct EndOptions {
     bool signal_all = false;
     ThreadDomain* domain = nullptr;
     ibv_srq* srq = nullptr;
-    CompletionChannel* channel = nullptr;  ///< of the CQ that receives complete on
+    CompletionChannel* channel = nullptr;  ///< of the CQ for receives
     bool device_time = false;              ///< both CQs have time stamps
 };
 
@@ -155,7 +155,7 @@ public:
         ibv_send_wr* bad = nullptr;
         return ibv_post_send(qp.get(), &wr, &bad);
     }
-    /// To the port that `peer` is on.
+    /// An address handle to `peer`'s port.
     [[nodiscard]] UniqueAh way_to(const End& peer, const PathAttributes& path = {}) {
         ibv_ah_attr attr = to_address(peer.info(), path, device.port(), 0);
         return {device.create_ah(pd.get(), attr), {&device}};
@@ -177,7 +177,7 @@ public:
             return std::nullopt;
         return wc;
     }
-    /// Polls until something comes, or for long enough that nothing will.
+    /// Polls until a completion comes, or for so long that none will.
     [[nodiscard]] static std::optional<ibv_wc> wait(ibv_cq* cq) {
         for (int i = 0; i < 10000; ++i) {
             if (auto wc = poll(cq))

@@ -33,7 +33,7 @@ TEST_F(SoftProfiles, rxe_never_flushes_a_receive_that_is_posted_in_error) {
         a.move_to(IBV_QPS_ERR);
         ASSERT_EQ(a.post_recv(2, {a.sge(0, 8)}), 0);
         EXPECT_WC(a.received(), 1, IBV_WC_WR_FLUSH_ERR);
-        // Nor do sends that are flushed later flush it.
+        // Flushes of later sends do not flush the receive either.
         ASSERT_EQ(a.post(3, IBV_WR_RDMA_WRITE, {a.sge(0, 8)}, b.address(0), b.mr->rkey), 0);
         EXPECT_WC(a.sent(), 3, IBV_WC_WR_FLUSH_ERR);
         const auto late = a.received();
@@ -57,7 +57,7 @@ TEST_F(SoftProfiles, rxe_says_each_completion_that_an_overrun_loses_and_goes_on)
     EXPECT_WC(a.sent(), 9, IBV_WC_SUCCESS);
 }
 
-// Two QPs on one CQ; the first's completions are between the other's.
+// Two QPs on one CQ; the first one's completions lie between the other's.
 class SharedCq {
 public:
     /// With `clock` the CQ has time stamps: each completion comes kBetween later than the one before it.
@@ -165,7 +165,7 @@ TEST_F(SoftProfiles, mlx5_writes_a_small_payload_when_its_completion_is_polled) 
     }
 }
 
-// H8: it is the address that counts, whoever's it is, not the memory that is registered behind it.
+// H8: the CPU writes to the SGE's address itself, whoever owns it, not to the memory registered under that address.
 TEST_F(SoftProfiles, mlx5_writes_a_small_payload_at_the_sges_own_address_with_the_cpu) {
     std::vector<std::uint64_t> elsewhere(8, 0);
     for (const bool mlx5 : {false, true}) {
@@ -184,8 +184,8 @@ TEST_F(SoftProfiles, mlx5_writes_a_small_payload_at_the_sges_own_address_with_th
     }
 }
 
-// The simulation found it in the next completion, of another CQ, whose poll wrote to a buffer that was the program's
-// again.
+// Bug found by the simulation: the payload appeared with the next completion, of another CQ, whose poll wrote to a
+// buffer that the program had got back.
 TEST_F(SoftProfiles, mlx5_loses_the_payload_with_the_completion_of_a_dead_cq) {
     open(kMlx5Like);
     End a(*device), b(*device);

@@ -8,7 +8,7 @@
 namespace pollcore::test {
 namespace {
 
-/// What is owed to one end.
+/// Work that one end has posted and that has not ended.
 struct Ledger {
     struct Send {
         std::uint64_t id;
@@ -29,7 +29,7 @@ public:
         for (std::size_t i = 0; i < kEnds; ++i) {
             EndOptions options;
             options.depth = 8;
-            options.cqe = 8;  // room for all that may be outstanding, and no more
+            options.cqe = 8;  // exactly what may be outstanding
             options.memory = 16384;
             options.domain = domains_[i % 2].get();
             ends_.push_back(std::make_unique<End>(*device_, options));
@@ -139,7 +139,7 @@ private:
             ledger.sends.push_back({id, signaled});
         } else {
             ASSERT_EQ(result, ENOMEM);
-            // Full of unsignaled work, perhaps: begin again.
+            // The queue may be full of unsignaled work: begin again.
             if (ledger.sends.size() >= 8)
                 end_by_force(who);
         }
@@ -171,7 +171,7 @@ private:
         for (int i = 0; i < count; ++i) {
             const ibv_wc& wc = wcs[static_cast<std::size_t>(i)];
             while (!ledger.sends.empty() && ledger.sends.front().id != wc.wr_id) {
-                // Passed over: it must have been allowed to succeed in silence.
+                // A send without a completion must have been allowed to succeed silently.
                 ASSERT_FALSE(ledger.sends.front().signaled) << "send " << ledger.sends.front().id << " was lost";
                 ASSERT_FALSE(ledger.send_failed) << "behind a failure every send completes";
                 ledger.sends.pop_front();
@@ -203,7 +203,7 @@ private:
         }
     }
 
-    /// All that a QP in error still owes comes out; nothing that must complete is left.
+    /// Polls all that a QP in error still owes. Nothing that must complete may be left.
     void drain(std::size_t who) {
         ends_[who]->move_to(IBV_QPS_ERR);
         for (int i = 0; i < 20; ++i)

@@ -1,4 +1,4 @@
-// Reliable connections of the software device: every opcode, both ends, when all goes well.
+// Reliable connections of the software device: every opcode, at both ends, without errors.
 #include <algorithm>
 #include <numeric>
 
@@ -189,7 +189,7 @@ TEST_F(SoftRc, completions_come_in_post_order_whatever_the_mix) {
 TEST_F(SoftRc, a_fenced_send_waits_for_the_reads_before_it) {
     b.memory[0] = 1;
     ASSERT_EQ(a.post(1, IBV_WR_RDMA_READ, {a.sge(0, 8)}, b.address(0), b.mr->rkey), 0);
-    // Sends what the read has put there, which only the fence makes sure of.
+    // The write sends the data of the read before it; only the fence guarantees that.
     ASSERT_EQ(
         a.post(2, IBV_WR_RDMA_WRITE, {a.sge(0, 8)}, b.address(64), b.mr->rkey, IBV_SEND_SIGNALED | IBV_SEND_FENCE), 0);
     EXPECT_WC(a.sent(), 1, IBV_WC_SUCCESS);

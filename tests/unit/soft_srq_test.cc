@@ -1,4 +1,4 @@
-// Shared receive queues of the software device: who takes from them, what completes, which events they raise.
+// Shared receive queues of the software device: who takes from them, what completes, and which events they raise.
 #include <array>
 
 #include "soft_fixture.hpp"
@@ -42,7 +42,7 @@ protected:
         EXPECT_EQ(wc->byte_len, length);
         EXPECT_EQ(wc->qp_num, at.qp->qp_num);
     }
-    /// What has happened since the last call, and to which QP or SRQ.
+    /// The events since the last call, each with its QP or SRQ.
     std::vector<std::pair<ibv_event_type, void*>> events() {
         std::vector<std::pair<ibv_event_type, void*>> all;
         while (const auto event = device->next_async_event()) {
@@ -151,7 +151,7 @@ TEST_F(SoftSrq, what_is_wrong_with_a_receive_is_said_by_the_post) {
 }
 
 TEST_F(SoftSrq, the_keys_of_a_receive_belong_to_the_pd_of_the_srq) {
-    ibv_sge sge = to[0]->sge(0, 64);  // of the QP's PD
+    ibv_sge sge = to[0]->sge(0, 64);  // belongs to the QP's PD
     ibv_recv_wr wr{};
     wr.wr_id = 1;
     wr.sg_list = &sge;
@@ -167,7 +167,7 @@ TEST_F(SoftSrq, an_error_of_one_qp_takes_its_own_receive_only) {
     ASSERT_EQ(post(0, 16), 0);
     ASSERT_EQ(post(1), 0);
     ASSERT_EQ(post(2), 0);
-    ASSERT_EQ(from[0]->post(10, IBV_WR_SEND, {from[0]->sge(0, 64)}), 0);  // too long for the first
+    ASSERT_EQ(from[0]->post(10, IBV_WR_SEND, {from[0]->sge(0, 64)}), 0);  // too long for the first receive
     EXPECT_WC(to[0]->received(), 0, IBV_WC_LOC_LEN_ERR);
     EXPECT_FALSE(to[0]->received().has_value());
     EXPECT_EQ(events(), (Events{{IBV_EVENT_QP_LAST_WQE_REACHED, to[0]->qp.get()}}));
@@ -246,7 +246,7 @@ TEST_F(SoftSrq, a_reset_qp_gives_its_slots_of_the_srq_back) {
     EXPECT_EQ(post(20), ENOMEM);
     to[0]->move_to(IBV_QPS_RESET);
     EXPECT_EQ(post(20), 0);
-    expect_received(*to[0], 0, 8);  // the completion itself stays in the CQ, and gives nothing back again
+    expect_received(*to[0], 0, 8);  // polling this completion gives no second place back
     EXPECT_EQ(post(21), ENOMEM);
 }
 

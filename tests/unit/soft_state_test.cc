@@ -136,7 +136,7 @@ TEST_F(SoftState, remote_write_needs_local_write) {
     expect_error(EINVAL, "address space", [&] { (void)device->register_memory(pd.get(), &word, 8, ~0ull - 3, 0); });
 }
 
-// An attached process is told why its memory was refused, and chose the address for work requests itself.
+// An attached process is told why its memory was refused. It knows only the address that it chose for work requests.
 TEST_F(SoftState, refused_memory_is_named_by_the_address_for_work_requests_alone) {
     UniquePd pd{device->create_pd(), {device.get()}};
     std::uint64_t word = 0;
@@ -156,7 +156,7 @@ TEST_F(SoftState, what_is_in_use_is_not_destroyed) {
     EXPECT_EQ(device->destroy(end->recv_cq.get()), EBUSY);
     EXPECT_EQ(device->destroy(end->pd.get()), EBUSY);
     end->qp.reset();
-    EXPECT_EQ(device->destroy(end->pd.get()), EBUSY);  // the region
+    EXPECT_EQ(device->destroy(end->pd.get()), EBUSY);  // the region is left
     end->mr.reset();
     EXPECT_EQ(device->destroy(end->send_cq.release()), 0);
     EXPECT_EQ(device->destroy(end->pd.release()), 0);

@@ -1,4 +1,4 @@
-// Engines in threads of their own. Made to run under ThreadSanitizer as well.
+// Engines in threads of their own. These tests are made for ThreadSanitizer as well.
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -57,7 +57,7 @@ TEST(SoftThreads, two_engines_exchange_messages_whole_and_in_order) {
                 EXPECT_EQ(self.post_recv(wc->wr_id, {self.sge(65536 + wc->wr_id * 2048, 2048)}), 0);
             }
         }
-        // Goes on serving the peer until it is done too.
+        // Serves the peer until the peer is done, too.
         running.fetch_sub(1);
         while (running.load() != 0)
             (void)End::poll(self.send_cq.get());
@@ -79,7 +79,7 @@ TEST(SoftThreads, an_application_may_poll_the_last_word_of_a_write) {
     std::thread engine([&] {
         while (!done.load()) {
             (void)End::poll(b.recv_cq.get());
-            std::this_thread::yield();  // there are three threads, and may be two CPUs
+            std::this_thread::yield();  // there are three threads, but perhaps only two CPUs
         }
     });
     std::thread reader([&] {
@@ -99,7 +99,7 @@ TEST(SoftThreads, an_application_may_poll_the_last_word_of_a_write) {
         ASSERT_EQ(a.post(round, IBV_WR_RDMA_WRITE, {a.sge(0, 64)}, b.address(0), b.mr->rkey), 0);
         while (!End::poll(a.send_cq.get()))
             std::this_thread::yield();
-        // The answer is read over the wire, so that the reader is never overtaken.
+        // The answer is read over the wire, so that the writer never overtakes the reader.
         do {
             ASSERT_EQ(a.post(0, IBV_WR_RDMA_READ, {a.sge(800, 8)}, b.address(800), b.mr->rkey), 0);
             while (!End::poll(a.send_cq.get()))
@@ -151,11 +151,11 @@ TEST(SoftThreads, memory_is_the_owners_again_when_deregistering_returns) {
         while (!done.load())
             (void)End::poll(mover.send_cq.get());
     });
-    // Long enough that the receiving engine is mostly in the middle of it when the region goes away.
+    // Long enough that the receiving engine is usually in the middle of a message when the region goes away.
     constexpr std::uint32_t kSize = 128 * 1024;
     std::uint64_t cut_off = 0;
-    // Rounds until some were cut off in the middle, which shows that the test met the case; how many that takes depends
-    // on how the two threads run.
+    // Continues until some messages were cut off in the middle, which shows that the test met the case. The number of
+    // rounds depends on how the two threads run.
     for (std::uint64_t round = 0; round < 50 || (cut_off == 0 && round < 5000); ++round) {
         auto buffer = std::make_unique<std::uint64_t[]>(kSize / 8);
         const auto address = reinterpret_cast<std::uint64_t>(buffer.get());
@@ -167,14 +167,14 @@ TEST(SoftThreads, memory_is_the_owners_again_when_deregistering_returns) {
         for (std::uint64_t i = 0; i < 20; ++i) {
             ASSERT_EQ(a.post(i, IBV_WR_RDMA_WRITE, {a.sge(0, kSize)}, address, mr->rkey), 0);
         }
-        // The last word of the first packet is stored as an atomic. Relaxed: what is seen here must not be
-        // what orders the engine's work before ours; deregistering has to.
+        // The last word of the first packet is stored as an atomic. The load is relaxed: not it but the deregistration
+        // must order the engine's work before ours.
         const std::atomic_ref<std::uint64_t> first_packet(buffer[4096 / 8 - 1]);
-        // Polled until then: the link may still be full of the last round's packets.
+        // The sender is polled until then, since the link may still be full of the last round's packets.
         while (first_packet.load(std::memory_order_relaxed) == 0)
             (void)End::poll(a.send_cq.get());
         mr.reset();
-        // A race, or a write into freed memory, if the other thread's engine still used it.
+        // If the other thread's engine still used the buffer, this would be a race or a write into freed memory.
         std::memset(buffer.get(), 0xff, kSize);
         buffer.reset();
         if (const auto wc = a.sent(); wc && wc->status == IBV_WC_REM_ACCESS_ERR)

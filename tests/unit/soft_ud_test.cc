@@ -1,4 +1,4 @@
-// Datagrams of the software device: what stands in the receive's buffer, who gets what, and what is dropped.
+// Datagrams of the software device: the contents of the receive's buffer, who receives, and what is dropped.
 #include <arpa/inet.h>
 
 #include "soft_fixture.hpp"
@@ -56,8 +56,8 @@ TEST_F(SoftUd, the_payload_stands_behind_a_grh_and_the_completion_says_who_sent_
     }
 }
 
-// The simulation found it, where a queue pair that was never destroyed kept what its device had. The address sanitizer
-// says more.
+// Bug found by the simulation: a queue pair that was never destroyed kept the parts of its device. The address
+// sanitizer tells more here.
 TEST_F(SoftUd, a_way_does_not_lead_by_a_device_that_has_ended_before_its_thread_domain) {
     auto other = open_soft_device({.name = "ended", .fabric = device->fabric_name()});
     auto domain = other->create_thread_domain();
@@ -75,7 +75,7 @@ TEST_F(SoftUd, an_immediate_and_inline_bytes_arrive) {
     ASSERT_EQ(a.post_datagram(2, {a.sge(0, 100)}, to_b.get(), b.qp->qp_num, kQkey, IBV_WR_SEND_WITH_IMM,
                               IBV_SEND_SIGNALED | IBV_SEND_INLINE, 77),
               0);
-    std::memset(a.at(0), 6, 100);  // its bytes were taken
+    std::memset(a.at(0), 6, 100);  // the payload was copied at posting
     EXPECT_WC(a.sent(), 2, IBV_WC_SUCCESS);
     const auto received = b.received();
     EXPECT_WC(received, 1, IBV_WC_SUCCESS);
@@ -86,7 +86,7 @@ TEST_F(SoftUd, an_immediate_and_inline_bytes_arrive) {
 
 TEST_F(SoftUd, one_queue_pair_sends_to_many_and_each_gets_its_own) {
     const auto domain = device->create_thread_domain();
-    End c(*device, {.type = QpType::ud, .qkey = 9, .domain = domain.get()});  // in an engine that came after the handle
+    End c(*device, {.type = QpType::ud, .qkey = 9, .domain = domain.get()});  // its engine is newer than the handle
     const auto other = open_soft_device({.name = "other", .clock_ns = clock.reader()});
     End d(*other, options());
     const UniqueAh to_d = a.way_to(d);
@@ -140,8 +140,8 @@ TEST_F(SoftUd, what_the_receiver_cannot_use_is_dropped_and_the_sender_is_not_tol
     send(b.qp->qp_num, kQkey);  // no receive
     ASSERT_EQ(b.post_recv(2, {b.sge(0, 100)}), 0);
     send(b.qp->qp_num, kQkey + 1);
-    send(b.qp->qp_num + 1000, kQkey);  // nobody there
-    send(0xffffff, kQkey);             // no engine there
+    send(b.qp->qp_num + 1000, kQkey);  // no such queue pair
+    send(0xffffff, kQkey);             // no such engine
     End connected(*device);
     ASSERT_EQ(connected.post_recv(3, {connected.sge(0, 100)}), 0);
     send(connected.qp->qp_num, kQkey);  // not a UD queue pair
@@ -153,7 +153,7 @@ TEST_F(SoftUd, what_the_receiver_cannot_use_is_dropped_and_the_sender_is_not_tol
     expect_nothing(b);
     send(b.qp->qp_num, kQkey);
     EXPECT_WC(b.received(), 2, IBV_WC_SUCCESS);
-    // To a device that is gone.
+    // A datagram to a device that is gone.
     std::uint32_t gone = 0;
     UniqueAh there;
     {

@@ -1,4 +1,4 @@
-// What the tests of the software device's memory windows share: two ends, a window on one of them, and a peer that uses
+// Shared by the tests of the software device's memory windows: two ends, a window on one of them, and a peer that uses
 // it.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace pollcore::test {
 inline constexpr int kRead = IBV_ACCESS_REMOTE_READ;
 inline constexpr int kWrite = IBV_ACCESS_REMOTE_WRITE;
 inline constexpr int kAtomic = IBV_ACCESS_REMOTE_ATOMIC;
-inline constexpr std::uint64_t kBegin = 4096;  // of the windows in their region
+inline constexpr std::uint64_t kBegin = 4096;  // offset of the windows in their region
 inline constexpr std::uint64_t kLength = 1024;
 
 /// A range of an End's memory that its peer may use.
@@ -58,7 +58,7 @@ inline int post_key(End& end, std::uint64_t wr_id, ibv_wr_opcode opcode, std::ui
     return ibv_post_send(end.qp.get(), &wr, &bad);
 }
 
-/// `user`, which is not connected yet, gets a QP of the PD that `owner` has.
+/// Gives `user`, which must not be connected yet, a QP in the PD of `owner`.
 inline void enter_pd(End& user, End& owner) {
     user.qp.reset();
     QpOptions options;
@@ -71,7 +71,7 @@ inline void enter_pd(End& user, End& owner) {
     user.device.modify(user.qp.get(), init.attr, init.mask);
 }
 
-/// b owns the memory and its windows, a uses them.
+/// b owns the memory and its windows, and a uses them.
 struct WindowPair {
     explicit WindowPair(SoftDevice& device, ibv_mw_type type = IBV_MW_TYPE_2,
                         int mr_access = kAllAccess | IBV_ACCESS_MW_BIND, QpType qp_type = QpType::rc)
@@ -81,7 +81,7 @@ struct WindowPair {
         first_key = window->rkey;
         key = ibv_inc_rkey(first_key);
     }
-    /// Binds as the range says. What is posted next by b sees the new key in the window.
+    /// Binds the window to the range. Afterwards window->rkey is the new key.
     [[nodiscard]] ibv_wc_status bind(const Range& range = {}) {
         if (window->type == IBV_MW_TYPE_1) {
             EXPECT_EQ(bind_type_1(b, 90, window.get(), range, b.mr.get()), 0);
@@ -120,7 +120,7 @@ struct WindowPair {
     End b;
     UniqueMw window;
     std::uint32_t first_key = 0;
-    std::uint32_t key = 0;  ///< after the first bind
+    std::uint32_t key = 0;  ///< the window's key after the first bind
 };
 
 using SoftWindow = SoftPair;

@@ -1,5 +1,5 @@
-// Memory windows of the software device: binds among other requests, what comes of failures and repetitions, and two
-// threads.
+// Memory windows of the software device: binds among other requests, the effect of failures and retransmissions, and
+// two threads.
 #include <array>
 #include <atomic>
 #include <thread>
@@ -108,8 +108,8 @@ TEST_F(SoftWindow, the_verbs_make_and_free_windows_too) {
     EXPECT_THROW((void)none->create_mw(pd.get(), IBV_MW_TYPE_2), Error);
 }
 
-// A bind completes where it is, so the WQE behind it may be the oldest when it fails, in the same move: no timer runs
-// for it.
+// A bind completes without the wire. The WQE behind it may then be the oldest when it fails in the same move, and no
+// timer runs for it.
 TEST_F(SoftWindow, what_fails_in_the_move_of_a_bind_fails_once) {
     WindowPair pair(*device);
     ibv_sge bad_lkey = pair.b.sge(0, 16);
@@ -128,8 +128,8 @@ TEST_F(SoftWindow, what_fails_in_the_move_of_a_bind_fails_once) {
     }
 }
 
-// Nobody uses the old binding when the new one has completed, even if its user's part of the device moves in another
-// thread.
+// When the new bind has completed, nobody uses the old binding any more, even if another thread moves its user's part
+// of the device.
 TEST(SoftWindowThreads, memory_is_the_owners_again_when_a_type_1_window_has_moved) {
     const auto device = open_soft_device({});
     const auto left = device->create_thread_domain();
@@ -140,7 +140,7 @@ TEST(SoftWindowThreads, memory_is_the_owners_again_when_a_type_1_window_has_move
         End owner(*device, {.mr_access = kAllAccess | IBV_ACCESS_MW_BIND, .domain = left.get()});
         owner.ready_to_receive(owner.info(), {});
         owner.ready_to_send({});
-        // In the owner's PD, but served by the other thread.
+        // It is in the owner's PD, but the other thread serves it.
         End served(*device, {.memory = 4096, .domain = right.get()}),
             user(*device, {.memory = kSize, .domain = right.get()});
         served.qp.reset();
@@ -177,7 +177,7 @@ TEST(SoftWindowThreads, memory_is_the_owners_again_when_a_type_1_window_has_move
             std::this_thread::yield();
         ASSERT_EQ(bind_type_1(owner, 2, window.get(), {.offset = kSize, .length = 64}, owner.mr.get()), 0);
         EXPECT_WC(owner.sent(), 2, IBV_WC_SUCCESS);
-        // A race if the other thread's engine still wrote here.
+        // If the other thread's engine still wrote here, this would be a race.
         std::memset(owner.at(0), 0xff, kSize);
         done.store(true, std::memory_order_relaxed);
         writer.join();

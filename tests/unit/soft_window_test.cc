@@ -1,4 +1,4 @@
-// Memory windows of the software device: what a bind opens, to whom, until when; and what is refused.
+// Memory windows of the software device: what a bind opens, to whom and until when, and which requests are refused.
 #include "soft_window_fixture.hpp"
 
 namespace pollcore::test {
@@ -152,7 +152,7 @@ TEST_F(SoftWindow, a_bind_with_what_is_of_another_pd_fails) {
 TEST_F(SoftWindow, a_type_2_window_is_bound_once_and_again_after_its_invalidation) {
     WindowPair pair(*device);
     std::uint32_t key = pair.key;
-    for (int round = 0; round < 600; ++round) {  // more than there are keys of one window
+    for (int round = 0; round < 600; ++round) {  // more rounds than a window has keys
         ASSERT_EQ(post_bind(pair.b, 1, pair.window.get(), key, {}, pair.b.mr.get()), 0);
         EXPECT_WC(pair.b.sent(), 1, IBV_WC_SUCCESS);
         pair.window->rkey = key;
@@ -266,7 +266,7 @@ TEST_F(SoftWindow, on_an_unreliable_connection_it_opens_its_range_too) {
     for (const ibv_mw_type type : {IBV_MW_TYPE_1, IBV_MW_TYPE_2}) {
         WindowPair pair(*device, type, kAllAccess | IBV_ACCESS_MW_BIND, QpType::uc);
         std::uint64_t& first = pair.b.memory[kBegin / 8];
-        // Nobody is told what becomes of a write.
+        // The writer does not learn whether its write was allowed.
         const auto write = [&](std::uint64_t value, std::uint64_t offset, std::uint32_t length = 8) {
             pair.a.memory[0] = value;
             EXPECT_EQ(pair.use(IBV_WR_RDMA_WRITE, pair.at(offset), pair.key, length), IBV_WC_SUCCESS);

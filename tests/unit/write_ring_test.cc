@@ -1,4 +1,4 @@
-// Write rings: what a reader makes of memory that somebody else writes.
+// Write rings: how a reader treats memory that another process writes.
 #include "worker/write_ring.hpp"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ std::uint64_t sum_of(const std::vector<std::byte>& payload) {
     return sum.finish();
 }
 
-/// A ring and one who writes into it, as a worker at the other end would.
+/// A ring, and a writer that behaves like a worker at the other end.
 struct RingWorld {
     explicit RingWorld(bool order, std::uint32_t held = 16, std::uint32_t position = 0)
         : memory(kLines * kCacheLine), ring(memory.data(), kLines, held, 4711, position), in_order(order) {
@@ -41,7 +41,7 @@ struct RingWorld {
         const std::uint32_t to_end = kLines - written % kLines;
         return record_lines(length) > to_end ? to_end : 0;
     }
-    /// The words of the next record, and where they go.
+    /// The words of the next record, and their places.
     struct Words {
         std::uint64_t* at = nullptr;
         std::vector<std::uint64_t> words;
@@ -76,7 +76,7 @@ struct RingWorld {
         const std::byte* first = memory.data() + (record.place + 1) * kCacheLine - record_bytes(record.header.length);
         return {first, first + record.header.length};
     }
-    /// Looks often enough that nothing is left out.
+    /// Looks so often that nothing can be missed.
     [[nodiscard]] WriteRing::Look look(WriteRing::Record& record) {
         for (int i = 0; i < 300; ++i) {
             if (const WriteRing::Look found = ring.look(record); found != WriteRing::Look::nothing) {
@@ -150,7 +150,7 @@ TEST_P(WriteRingOrder, gives_every_record_once_and_in_order_whatever_is_given_ba
     }
 }
 
-// The longest has room as soon as three quarters are free, wherever the last one ended.
+// The longest record has room as soon as three quarters are free, wherever the last record ended.
 TEST_P(WriteRingOrder, has_room_for_the_longest_record_before_the_last_quarter_is_known_to_be_free) {
     for (std::uint32_t lines = 1; lines <= kLines; ++lines) {
         RingWorld world(GetParam(), 16, lines);
@@ -163,7 +163,7 @@ TEST(WriteRing, shows_no_record_before_its_last_word_whatever_the_order_of_the_w
     std::mt19937 random(3);
     for (int round = 0; round < 1000; ++round) {
         const RingWorld::Words record = world.make(bytes(random, random() % 200));
-        // What differs from what stands there; the zeros behind the payload may come whenever they like.
+        // The words that differ from the memory's contents. The zeros behind the payload may come at any time.
         std::vector<std::size_t> order;
         for (std::size_t i = 0; i < record.words.size(); ++i) {
             if (i >= record.payload_words && i + 3 < record.words.size()) {
@@ -201,7 +201,7 @@ TEST(WriteRing, shows_no_record_before_its_last_word_where_words_come_in_order) 
     }
 }
 
-// Half of an 8-byte word, too, as rxe was seen to do.
+// Only half of an 8-byte word may have arrived, as was seen on rxe.
 TEST(WriteRing, shows_no_record_with_a_torn_word) {
     RingWorld world(false);
     std::mt19937 random(5);
@@ -250,7 +250,7 @@ TEST_P(WriteRingOrder, takes_nothing_of_an_earlier_life) {
 TEST_P(WriteRingOrder, calls_a_record_beyond_what_was_granted_a_lie) {
     RingWorld world(GetParam());
     WriteRing::Record record;
-    // Sixteen that are held are the whole ring.
+    // Sixteen held records fill the whole ring.
     for (int i = 0; i < 16; ++i) {
         world.write(world.make(std::vector<std::byte>(200)));
         ASSERT_EQ(world.look(record), WriteRing::Look::record);
@@ -262,7 +262,7 @@ TEST_P(WriteRingOrder, calls_a_record_beyond_what_was_granted_a_lie) {
     EXPECT_EQ(world.look(record), WriteRing::Look::lie);
 }
 
-// By one who knows the seed, and seals what he likes.
+// The writer knows the seed and seals any header.
 TEST_P(WriteRingOrder, gives_nothing_that_is_not_within_the_ring_whatever_is_sealed) {
     std::mt19937 random(8);
     for (int round = 0; round < 4000; ++round) {

@@ -1,5 +1,5 @@
-// Admission (I3) with every capacity at 1, 2 and 3: random traffic overflows nothing, is never refused for good, and
-// meets every limit.
+// Admission (I3) with every capacity at 1, 2 and 3: under random traffic no queue overflows, no request is refused for
+// good, and every limit is reached.
 #include <map>
 #include <random>
 
@@ -11,12 +11,12 @@ namespace pollcore::testing {
 namespace {
 
 struct Capacities {
-    // Ring slots are powers of two.
+    // Rings need a power of two.
     std::uint32_t submission_slots = 0;
     std::uint32_t completion_slots = 0;
     std::uint32_t send_depth = 0;
     std::uint32_t recv_depth = 0;
-    bool shared = false;  // receives are of a shared receive queue
+    bool shared = false;  // receives go to a shared receive queue
 };
 
 // Random traffic from a sender to a receiver.
@@ -27,7 +27,7 @@ protected:
         SteppedWorld::Options options;
         options.submission_slots = submission_slots;
         options.completion_slots = completion_slots;
-        make_world(options, send_depth + recv_depth + 2 * kMarkersPerQp);  // what may be outstanding, and no more
+        make_world(options, send_depth + recv_depth + 2 * kMarkersPerQp);  // exactly what may be outstanding
         srq_ = shared ? &world->add_srq({.session = kReceiver, .depth = recv_depth}) : nullptr;
         pair({.shares = {{kSender, send_depth, 0}}}, {.shares = {{kReceiver, 0, shared ? 0 : recv_depth}}, .srq = srq_},
              {.rnr_retry = 7, .min_rnr_timer = 1});
@@ -53,7 +53,7 @@ protected:
             }
         }
     }
-    // Nothing is in flight any more; messages and receives are evened out.
+    // Continues until nothing is in flight and each message has met a receive.
     void drain() {
         for (int i = 0; i < 10'000 && (messages_ != receives_ || in_flight() != 0); ++i) {
             if (messages_ < receives_) {
@@ -61,7 +61,7 @@ protected:
             } else if (receives_ < messages_) {
                 (void)submit_receive();
             } else if (i % 8 == 7 && world->session(kSender).figures().in_flight() != 0) {
-                (void)submit_counted(write(0));  // shows that the unsignaled ones before it are done
+                (void)submit_counted(write(0));  // its completion proves that the unsignaled ones before it are done
             }
             turn();
         }
@@ -99,7 +99,7 @@ void Admission::go_on(std::uint64_t seed) {
             }
         }
         ASSERT_NO_FATAL_FAILURE(drain());
-        // With nothing in flight every kind of request is taken at once.
+        // With nothing in flight, a request of any kind is accepted at once.
         ASSERT_EQ(submit_counted(write(0)), Refusal::none);
         ASSERT_NO_FATAL_FAILURE(drain());
         ASSERT_EQ(submit_receive(), Refusal::none);

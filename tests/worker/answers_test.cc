@@ -1,4 +1,5 @@
-// What a worker says to the control thread while that takes nothing, and what nobody asks about any more.
+// The worker's answers to the control thread: those that the control thread does not take for a while, and those that
+// it has been told to ignore.
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -14,9 +15,9 @@ class Answers : public WorkerFixture {
 protected:
     void SetUp() override { make(); }
 
-    /// Begins to look for a window that the worker does not know: the worker answers at once.
+    /// Begins the search for a window that the worker does not know, so the worker answers at once.
     std::uint64_t begin() { return world->proxy.begin_finding_window({.index = 1, .generation = 1}); }
-    /// More than the ring of answers holds, of which none is taken.
+    /// Begins more searches than the ring of answers has slots, and takes no answer.
     std::vector<std::uint64_t> fill() {
         std::vector<std::uint64_t> begun;
         while (begun.size() < kAnswerSlots) {
@@ -29,7 +30,7 @@ protected:
         world->step(static_cast<int>(kCommandSlots));
         return begun;
     }
-    /// Whether `command` is answered within some steps.
+    /// Whether `command` is answered within a number of steps.
     bool answered(std::uint64_t command) {
         for (int steps = 0; steps < 100; ++steps) {
             if (const std::optional<bool> found = world->proxy.found(command)) {
@@ -76,7 +77,7 @@ TEST_F(Answers, ToWhatNobodyAsksAboutAreCountedAndNotKept) {
     world->proxy.ignore(answered_before);
     EXPECT_EQ(world->counters.answers_untaken.value(), 2u);
     EXPECT_EQ(world->proxy.found(answered_before), std::nullopt);
-    world->proxy.ignore(asked_about);  // which was taken
+    world->proxy.ignore(asked_about);  // its answer was taken
     EXPECT_EQ(world->counters.answers_untaken.value(), 2u);
 }
 

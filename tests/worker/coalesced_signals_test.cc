@@ -1,5 +1,5 @@
-// QueuePairOptions::coalesce_signals: the requests of a chain share the completion of its last one, and nobody sees
-// that but by when.
+// QueuePairOptions::coalesce_signals: the requests of a chain share the completion of its last one. Only the timing of
+// the completions shows it.
 #include <array>
 #include <cstdint>
 #include <set>
@@ -31,7 +31,7 @@ std::vector<Status> statuses_of(const std::vector<Completion>& completions) {
     return statuses;
 }
 
-/// By the ordinary way and by the general one.
+/// Parameter: whether the queue pair's requests are ordinary (fast path) or go the general way.
 class CoalescedSignalsTest : public WorkerFixture, public ::testing::WithParamInterface<bool> {
 protected:
     [[nodiscard]] static SteppedWorld::QpShape shape() { return {.ordinary = GetParam(), .coalesce_signals = true}; }
@@ -165,15 +165,15 @@ TEST_P(CoalescedSignalsTest, WideCompletionsToo) {
     EXPECT_EQ(device_completions(), 1u);
 }
 
-// A provider takes a chain up to what it refuses, or loses what it completed. The faults come in where real ones do,
-// through the context's ops.
+// A provider that accepts a chain up to the request that it refuses, or that loses completions. The faults enter where
+// real ones do, through the context's ops.
 struct Script {
     ibv_context_ops device{};
-    std::set<std::uint64_t> refused;  // the n-th work requests that have an SGE
+    std::set<std::uint64_t> refused;  // which work requests with an SGE, counted from 0, are refused
     std::uint64_t posted = 0;
-    bool loses = false;  // completions
+    bool loses = false;  // drops completions
     bool holds = false;
-    bool loses_failure = false;  // the completion of the request that failed; those that were flushed come
+    bool loses_failure = false;  // drops the completion of the failed request, but not those of the flushed ones
 };
 Script script;
 
@@ -198,7 +198,7 @@ protected:
             return script.loses ? 0 : taken;
         };
     }
-    /// The control thread takes a queue pair to ERR of which the worker says that it cannot go on.
+    /// The worker reports that a queue pair cannot go on, and the control thread takes it to ERR.
     std::vector<Completion> all_after_the_device_was_told(std::size_t n) {
         world->step();
         const auto said = world->proxy.take_unasked();
@@ -222,19 +222,19 @@ TEST_P(CoalescedSignalsOnAFailingProvider, AMemoryKeyIsInUseUntilTheBurstHasEnde
     EXPECT_FALSE(world->uses_key(0, 0, source->lkey()));
 }
 
-// What is behind it goes, and has the signal.
+// The requests behind the refused one are posted, and the last of them is signaled.
 TEST_P(CoalescedSignalsOnAFailingProvider, OneInTheMiddleMayBeRefused) {
     script.refused = {2};
     submit(std::array{write(0), write(1), write(2), write(3), write(4)});
     const std::vector<Completion> got = world->await(5);
-    EXPECT_EQ(tags_of(got), (Tags{2, 0, 1, 3, 4}));  // what was refused was never in the queue
+    EXPECT_EQ(tags_of(got), (Tags{2, 0, 1, 3, 4}));  // the refused request never was in the queue
     for (const Completion& completion : got) {
         EXPECT_EQ(completion.status, completion.tag == 2 ? Status::post_refused : Status::success);
     }
     EXPECT_EQ(world->session().state(a->handle()), QpState::ready);
 }
 
-// What was posted has no signal behind it.
+// No signaled request follows those that were posted.
 TEST_P(CoalescedSignalsOnAFailingProvider, AChainWithoutItsLastFailsTheQueuePair) {
     for (const std::set<std::uint64_t>& refused : {std::set<std::uint64_t>{2}, {0, 2}, {1, 2}}) {
         begin();
@@ -273,7 +273,7 @@ TEST_P(CoalescedSignalsOnAFailingProvider, WhatIsInFlightInAnErrorIsFlushedOnce)
     EXPECT_EQ(world->session().figures().in_flight(), 0u);
 }
 
-// No completion of the device's comes any more.
+// The device's completions no longer arrive.
 TEST_P(CoalescedSignalsOnAFailingProvider, AResetCompletesWhatIsInFlight) {
     script.loses = true;
     submit(std::array{write(0), write(1), write(2)});
@@ -303,7 +303,8 @@ TEST_P(CoalescedSignalsOnAFailingProvider, UnsignaledOnesMayBeCutShort) {
     EXPECT_EQ(world->session().state(a->handle()), QpState::ready);
 }
 
-// The last one's completion never comes: the next one's does. Those that it covered did succeed.
+// The completion of the chain's last request never comes. The next chain's completion proves that the requests it
+// covered succeeded.
 TEST_P(CoalescedSignalsOnAFailingProvider, ALostCompletionIsSaidOfTheOneThatHadIt) {
     script.loses = true;
     submit(std::array{write(0), write(1), write(2)});
@@ -316,10 +317,11 @@ TEST_P(CoalescedSignalsOnAFailingProvider, ALostCompletionIsSaidOfTheOneThatHadI
     EXPECT_EQ(statuses_of(got), (std::vector<Status>{Status::success, Status::success, Status::general_err,
                                                      Status::success, Status::success}));
     submit(std::array{write(5), write(6)});
-    EXPECT_EQ(statuses_of(world->await(2)), std::vector<Status>(2, Status::success)) << "later bursts are as ever";
+    EXPECT_EQ(statuses_of(world->await(2)), std::vector<Status>(2, Status::success))
+        << "later bursts complete normally";
 }
 
-// The request that failed is one of those that the next completion stands behind.
+// The next completion covers the request that failed.
 TEST_P(CoalescedSignalsOnAFailingProvider, AFlushProvesNoSuccess) {
     script.loses_failure = true;
     submit(std::array{write(0), with_bad_key(1), write(2, {.flags = 0}), write(3)});

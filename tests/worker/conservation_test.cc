@@ -1,5 +1,5 @@
-// I1 by sheer number: of more than a million completions by each way that there is, none is lost, none comes twice, and
-// each is in its place. What happens once in a million requests is met here, and nowhere else in one process.
+// I1 by sheer number: more than a million completions take each way. None is lost, none comes twice, and each is in its
+// place. No other test in one process meets an error that happens once in a million requests.
 #include <array>
 #include <cstdint>
 #include <span>
@@ -13,14 +13,14 @@ namespace {
 
 class WorkerConservation : public WorkerFixture {
 protected:
-    static constexpr std::uint64_t kCompletions = 1'100'000;  // by each way
+    static constexpr std::uint64_t kCompletions = 1'100'000;  // each way
     static constexpr std::uint32_t kBurst = 16;
     static constexpr int kStepsMax = 1000;
 
     WorkerConservation() { make({.shares = {{0, 2 * kBurst, kBurst}}}); }
 
-    /// Submits them and takes what comes, until that is `wanted` completions or nothing comes any more. False unless
-    /// their tags are `tag`, tag + apart, tag + 2 * apart and so on, all of them successes.
+    /// Submits the requests and polls until `wanted` completions have come or no more come. True if their tags are
+    /// `tag`, tag + apart, tag + 2 * apart and so on, and all are successes.
     [[nodiscard]] bool carry_out(std::span<const WorkRequest> requests, std::uint32_t wanted, std::uint64_t tag,
                                  std::uint64_t apart) {
         Session& session = world->session();
@@ -40,7 +40,8 @@ protected:
         }
         return n == wanted && session.poll(completions) == 0;
     }
-    /// With `each` requests to a completion, of which the last is signaled, and so many completions at a time.
+    /// Each group of `each` requests has one completion, since only its last is signaled. `at_once` groups are in
+    /// flight at a time.
     void carry_out_all(std::uint32_t each, std::uint32_t at_once) {
         std::array<WorkRequest, 2 * kBurst> requests;
         const std::uint32_t n = each * at_once;
@@ -64,7 +65,7 @@ TEST_F(WorkerConservation, NoneOfAMillionOrdinaryCompletionsIsLost) {
     EXPECT_GE(by_ring(), kCompletions);
 }
 
-// The completion of one that stands behind an unsignaled one goes the general way.
+// A signaled request behind an unsignaled one has its completion delivered the general way.
 TEST_F(WorkerConservation, NoneOfAMillionGeneralCompletionsIsLost) {
     carry_out_all(2, kBurst);
     EXPECT_GE(by_ring(), kCompletions);

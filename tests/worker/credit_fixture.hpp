@@ -1,5 +1,5 @@
-// Two sessions of one worker, stepped by hand, and pairs of queue pairs with credits between them: one sends, one
-// receives.
+// Two sessions of one worker, stepped by hand, and pairs of queue pairs with credits between them: one session sends,
+// the other receives.
 #pragma once
 
 #include "flow/credit_flow.hpp"
@@ -32,7 +32,7 @@ protected:
         turn();
         ASSERT_TRUE(sender().agreed() && receiver().agreed());
     }
-    /// A message that its flow control knows nothing of.
+    /// Posts a message directly to the device, so that flow control does not know of it.
     void post_past_the_worker(const Qp& qp, std::uint32_t length) {
         ibv_sge sge{.addr = source->addr(), .length = length, .lkey = source->lkey()};
         ibv_send_wr wr{};

@@ -1,5 +1,5 @@
-// Credits at the worker: what the peer says of its receives, also where it lies, and what is told it of ours, also
-// where many peers share them.
+// Credits at the worker: the peer's terms and grants, also malicious ones, and the grants to the peer, also when many
+// peers share the receives.
 #include <array>
 #include <random>
 
@@ -60,7 +60,7 @@ TEST_F(WorkerCreditTest, MoreGrantsThanAgreedEndTheConnection) {
     submit(send(5));
     submit(send(6));
     expect_violation(FlowFault::too_many_grants);
-    world->to_error(*from[0], QpState::error);  // as the control thread does then
+    world->to_error(*from[0], QpState::error);  // the control thread does this after a flow fault
     const auto ended = world->await(2, kSender);
     ASSERT_EQ(ended.size(), 2u);
     EXPECT_EQ(ended[0].tag, 5u);
@@ -106,7 +106,7 @@ TEST_F(WorkerCreditTest, TermsThatAreNotWholeAreReadAgain) {
     EXPECT_EQ(sender().limits().message_max, 64u);
 }
 
-// Of a shared receive queue: each its part, and together no more than is posted.
+// Each connection is granted a part of the shared receives. Together the grants never exceed the posted receives.
 TEST_F(WorkerCreditTest, GrantsOverASharedReceiveQueueAddUpToWhatIsPosted) {
     make_world();
     SteppedWorld::Srq& srq = world->add_srq({.session = kReceiver, .depth = 13, .credit_connections = 4});
@@ -127,7 +127,7 @@ TEST_F(WorkerCreditTest, GrantsOverASharedReceiveQueueAddUpToWhatIsPosted) {
     };
     for (int i = 0; i < 60'000; ++i) {
         const std::size_t pair = random() % 4;
-        // The fourth is idle most of the time, and keeps no receive from the others.
+        // The fourth is idle most of the time, and must not keep receives from the others.
         if ((pair != 3 || random() % 50 == 0) && try_submit(send(sent[pair], {.qp = from[pair]})) == Refusal::none) {
             ++sent[pair];
         }
@@ -153,7 +153,7 @@ TEST_F(WorkerCreditTest, GrantsOverASharedReceiveQueueAddUpToWhatIsPosted) {
     }
     EXPECT_GT(received[3], 50u);
     EXPECT_EQ(world->device->rnr_counts(), RnrCounts{});
-    // All that was to be sent was sent, and what they are granted they do not use.
+    // No more messages are sent, so grants stay unused.
     for (int i = 0; i < 1000 && receiver(1).unused_grants() == 0; ++i) {
         posted += try_submit(recv(posted, {.srq = &srq})) == Refusal::none;
         turn(3);
@@ -161,21 +161,22 @@ TEST_F(WorkerCreditTest, GrantsOverASharedReceiveQueueAddUpToWhatIsPosted) {
         (void)world->poll(kSender);
     }
     ASSERT_NE(receiver(1).unused_grants(), 0u);
-    // Nothing is lost when they begin again.
+    // No grant is lost when the senders begin again.
     for (int i = 0; i < 20; ++i) {
         ASSERT_TRUE(world->reset(*to[1]));
         turn(3);
         (void)world->poll(kReceiver);
         expect_bounded();
     }
-    // One that ends leaves its part to the others.
+    // When a connection closes, its part goes to the others.
     ASSERT_TRUE(world->close(*to[0]));
     to.erase(to.begin());
     turn();
     expect_bounded();
 }
 
-// A part is small where there are many: one must not wait until others have used theirs too.
+// With many connections each part is small. One connection must be able to go on alone, without waiting for the others
+// to use their parts.
 TEST_F(WorkerCreditTest, OfManyOnAPooledSharedReceiveQueueOneGoesOnAlone) {
     make_world({.pool_buffers = 32});
     SteppedWorld::Pool& pool = world->add_pool(32, 64, kReceiver);
@@ -189,7 +190,7 @@ TEST_F(WorkerCreditTest, OfManyOnAPooledSharedReceiveQueueOneGoesOnAlone) {
         ASSERT_EQ(world->session(kReceiver).release(received[0]), Refusal::none);
         ASSERT_EQ(world->await(1, kSender).size(), 1u);
     }
-    // Messages that no receive holds end their connections, and the receives that they took come back.
+    // A message too long for its receive ends the connection, and the receive that it took comes back.
     for (const std::size_t bad : {0u, 1u, 2u}) {
         post_past_the_worker(*from[bad], 200);
         turn();
@@ -205,7 +206,7 @@ TEST_F(WorkerCreditTest, OfManyOnAPooledSharedReceiveQueueOneGoesOnAlone) {
     }
 }
 
-// What a peer may write it may write at any time.
+// A peer may write to its words of the block at any time.
 TEST_F(WorkerCreditTest, APeerCannotChangeWhatIsSaidOfUs) {
     make();
     for (auto& word : from[0]->block->own) {
@@ -228,7 +229,7 @@ TEST_F(WorkerCreditTest, AMessageBeyondTheGrantsOfASharedReceiveQueueEndsTheConn
     }
     submit(send(0));
     ASSERT_EQ(world->await(1, kSender).size(), 1u);
-    // Its worker is made to believe in more than it was granted.
+    // The sender's worker is made to believe that it has more grants than it was given.
     grant(GrantWord::pack(sender().consumed() + 6));
     for (std::uint64_t i = 1; i < 7; ++i) {
         submit(send(i));

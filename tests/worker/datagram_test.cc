@@ -1,4 +1,4 @@
-// Datagrams at the worker: address handles come, are in use and go; completions of two slots never want for room.
+// Datagrams at the worker: address handles come, are in use and go; completions of two slots never run out of room.
 #include <gtest/gtest.h>
 
 #include "worker_fixture.hpp"
@@ -31,9 +31,9 @@ protected:
 TEST_F(WorkerDatagrams, AHandleIsInUseInTheRingAndUntilItsSendIsKnownToHaveEnded) {
     EXPECT_FALSE(world->uses_ah(ah));
     submit(datagram(1, 0));
-    EXPECT_TRUE(world->uses_ah(ah));  // asking turns the worker, which takes it meanwhile
+    EXPECT_TRUE(world->uses_ah(ah));  // the question turns the worker, which takes the datagram meanwhile
     world->step(10);
-    EXPECT_TRUE(world->uses_ah(ah));  // unsignaled: nothing has told yet that it was sent
+    EXPECT_TRUE(world->uses_ah(ah));  // unsignaled: nothing has proved yet that it was sent
     submit(datagram(2));
     ASSERT_EQ(world->await(1).size(), 1u);
     EXPECT_FALSE(world->uses_ah(ah));
@@ -42,7 +42,7 @@ TEST_F(WorkerDatagrams, AHandleIsInUseInTheRingAndUntilItsSendIsKnownToHaveEnded
 
 TEST_F(WorkerDatagrams, AReceiveIsNoUseOfAHandle) {
     WorkRequest receive = recv(1);
-    receive.ud = {ah.handle, 1};  // of no meaning there
+    receive.ud = {ah.handle, 1};  // receives ignore it
     submit(receive);
     EXPECT_FALSE(world->uses_ah(ah));
     world->step(10);
@@ -115,7 +115,7 @@ TEST_F(WorkerDatagrams, AFailedSendFlushesWhatFollowsAndReceivesGoOn) {
     EXPECT_TRUE(world->close(*a));
 }
 
-// ---- Completions of two slots ----
+// ---- Completions that take two slots ----
 
 class WideCompletions : public WorkerFixture, public ::testing::WithParamInterface<std::uint32_t> {
 protected:

@@ -8,13 +8,13 @@
 namespace pollcore::testing {
 namespace {
 
-// What the scripted functions do, in the place of the CQ's own. One test at a time runs in one thread.
+// What the scripted functions do in place of the CQ's own. One test at a time runs in one thread.
 struct PollScript {
     decltype(ibv_cq_ex::start_poll) start = nullptr;
     decltype(ibv_cq_ex::next_poll) next = nullptr;
     decltype(ibv_cq_ex::end_poll) end = nullptr;
     int start_fails_with = 0;
-    int next_fails_with = 0;  // once `next_allowed` have found something
+    int next_fails_with = 0;  // after `next_allowed` completions
     int next_allowed = 0;
     int started = 0;
     int ended = 0;
@@ -42,7 +42,7 @@ void scripted_end(ibv_cq_ex* cq) {
     poll_script.end(cq);
 }
 
-// Soft-RoCE's, in rdma-core 44, leaves a CQ that nobody can use when it finds nothing.
+// Soft-RoCE's ibv_next_poll (rdma-core 44) leaves the CQ unusable when it finds nothing.
 int unusable_next(ibv_cq_ex* cq) {
     ADD_FAILURE() << "ibv_next_poll was called on a provider where it cannot be";
     return poll_script.next(cq);
@@ -75,7 +75,7 @@ protected:
 };
 
 TEST_F(ExtendedPoll, BringsEverythingInOrderAndEndsEachBatchThatItStarted) {
-    // Nobody may fall back on the other way.
+    // The worker must not fall back on ibv_poll_cq.
     world->device->context()->ops.poll_cq = [](ibv_cq*, int, ibv_wc*) -> int {
         ADD_FAILURE() << "ibv_poll_cq";
         return 0;
@@ -181,7 +181,7 @@ TEST_P(ABatchThatFails, InItsMiddleKeepsWhatWasRead) {
     EXPECT_EQ(world->worker.counters().failed_polls.value(), 1u);
     EXPECT_EQ(world->session().cause(a->handle()), Status::fatal_err);
     EXPECT_TRUE(world->poll().empty());
-    // The rest completes once the QP is gone (H2).
+    // The remaining requests complete once the QP is gone (H2).
     const QpHandle handle = a->handle();
     world->proxy.park(handle);
     ASSERT_EQ(world->device->destroy(a->qp.get()), 0);
@@ -194,7 +194,7 @@ TEST_P(ABatchThatFails, InItsMiddleKeepsWhatWasRead) {
     EXPECT_EQ(world->session().figures().in_flight(), 0u);
 }
 
-// mlx5 answers with a number below 0.
+// mlx5 answers with a negative number.
 INSTANTIATE_TEST_SUITE_P(Errors, ABatchThatFails, ::testing::Values(EIO, -2));
 
 TEST_F(ExtendedPoll, WhereNextCannotBeCalledEachCompletionHasAStartAndAnEndOfItsOwn) {
@@ -214,8 +214,8 @@ TEST_F(ExtendedPoll, WhereNextCannotBeCalledEachCompletionHasAStartAndAnEndOfIts
     EXPECT_EQ(poll_script.ended, 16);
 }
 
-/// CQs with time stamps, for session 0 and not for session 1, which share both queue pairs. What is read is how many
-/// were read so far.
+/// CQs with time stamps for session 0 but not for session 1; the sessions share both queue pairs. The time read from
+/// the CQ is the number of reads so far.
 class TimedPoll : public ExtendedPoll {
 protected:
     static constexpr std::uint32_t kTimed = 0;
@@ -290,7 +290,8 @@ TEST_F(TimedPoll, GivesASignaledOneItsOwnTimeBehindOthersThatAreNot) {
     std::uint64_t last = 0;
     for (std::size_t i = 0; i < 4; ++i) {
         EXPECT_EQ(completions[i].tag, 3 * i + 2);
-        EXPECT_GT(completions[i].device_time, last);  // the worker's own signals have one, too, which nobody gets
+        // The worker's own signaled requests have stamps, too, but no session gets them.
+        EXPECT_GT(completions[i].device_time, last);
         last = completions[i].device_time;
     }
     EXPECT_LT(last, kFirst + reads);
@@ -318,12 +319,13 @@ TEST_F(TimedPoll, GivesNoneToWhatFailedInTheMiddleOfABurstNorToWhatIsFlushed) {
     EXPECT_EQ(reads, 1u);
 }
 
-// The provider has lost one that was signaled: the runtime completes it while it has the time of the next in its hands.
+// The provider loses the completion of a signaled request. The runtime completes that request while it holds the time
+// of the next one.
 TEST_F(TimedPoll, GivesNoneToWhatTheRuntimeCompletesInPlaceOfTheDevice) {
     static std::uint64_t left_out = 0;
     submit(write(1));
     submit(write(2));
-    world->step();  // both are there, and the first was
+    world->step();  // both complete
     ASSERT_EQ(polled().size(), 2u);
     submit(write(3));
     submit(write(4));

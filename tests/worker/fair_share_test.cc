@@ -1,4 +1,4 @@
-// What the sessions of different processes have of a worker (ClientShare), counted in steps.
+// How sessions of different processes share a worker (ClientShare), counted in steps.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -33,7 +33,8 @@ protected:
         target = &buffer(65536);
     }
 
-    /// A session of a process, or, without a share, of the worker's own; and a queue pair that is its own.
+    /// Adds a session with a queue pair of its own. `client`: the process that it belongs to; null: the worker's own
+    /// process.
     Qp& add_session(ClientShare* client) {
         const std::uint32_t session = world->add_session(client);
         return *pair({.shares = {{session, kDepth / 2, 16}}}).first;
@@ -43,7 +44,7 @@ protected:
                Refusal::none) {
         }
     }
-    /// Requests that the worker took.
+    /// Requests that the worker has taken.
     [[nodiscard]] std::uint64_t taken(const Qp& qp) {
         return world->ends[qp.end->options().shares[0].session]->worker_end->submissions().released();
     }
@@ -85,7 +86,7 @@ TEST_F(FairShare, CountsBytesToo) {
     ClientShare of_small;
     Qp& bulk = add_session(&of_bulk);
     Qp& small = add_session(&of_small);
-    constexpr std::uint32_t kLong = 60 * 1024;  // as much as 15 small ones: nearly two steps' share
+    constexpr std::uint32_t kLong = 60 * 1024;  // counts as 15 small ones: nearly two steps' share
     for (int step = 0; step < 400; ++step) {
         fill(bulk, kLong);
         fill(small, 8);
@@ -98,8 +99,8 @@ TEST_F(FairShare, CountsBytesToo) {
     EXPECT_GT(taken(small), 10 * taken(bulk));
 }
 
-// What is refused takes of its share what a request takes: so garbage costs its neighbours no more of the worker than
-// work does.
+// A refused request costs as much of its process's share as one that is carried out. Garbage therefore costs the
+// neighbours no more than work does.
 TEST_F(FairShare, IsNoMoreForAProcessThatFillsItsRingsWithGarbage) {
     constexpr std::uint64_t kSteps = 400;
     struct Rings {

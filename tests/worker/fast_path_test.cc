@@ -1,5 +1,5 @@
-// Ordinary requests have a way of their own (fast_path.cc): where it ends, and that nobody sees which way a request
-// went.
+// Ordinary requests take a path of their own (fast_path.cc): which requests it leaves to the general way, and that no
+// one can tell which way a request went.
 #include <array>
 #include <cstring>
 #include <vector>
@@ -92,7 +92,7 @@ TEST_F(FastPathTest, InlinePayloadsArriveWhateverTheirLengthIs) {
     }
 }
 
-// Each of these the session refuses, so only who writes the ring itself brings it there.
+// The session refuses each of these. They reach the worker only if a process writes the ring itself.
 TEST_F(FastPathTest, WhatNoSessionLetsThroughTheWorkerRefuses) {
     make({.shares = {{0, 4, 4}}, .inline_max = 8});
     const auto with = [&](auto change) {
@@ -114,12 +114,12 @@ TEST_F(FastPathTest, WhatNoSessionLetsThroughTheWorkerRefuses) {
             r.flags = kInline | kSignaled;
             r.sge.length = 4;
             r.opcode = Opcode::rdma_read;
-        }),  // reads have none
+        }),  // reads cannot be inline
     };
     RingProducer<WorkRequest> ring = world->raw();
     for (std::size_t i = 0; i < bad.size(); ++i) {
         bad[i].tag = i;
-        // Behind an ordinary one, as part of its burst.
+        // The bad request follows an ordinary one in the same burst.
         ASSERT_EQ(ring.reserve(2), 2u);
         ring.write(0, write(100 + i));
         ring.write(1, bad[i]);

@@ -1,4 +1,4 @@
-// A bind that is flushed: the device may have carried it out, so nobody knows the window's key.
+// A bind that is flushed: the device may have carried it out, so the window's key is unknown.
 #include <gtest/gtest.h>
 
 #include "worker_fixture.hpp"
@@ -8,7 +8,7 @@ namespace {
 
 using FlushedBind = WorkerFixture;
 
-// The simulation met the window of type 1 under a key that the device did not know any more.
+// Bug found by the simulation: a window of type 1 had a key that the device did not know.
 TEST_F(FlushedBind, LeavesAWindowToBeMadeAnew) {
     for (const ibv_mw_type type : {IBV_MW_TYPE_1, IBV_MW_TYPE_2}) {
         make_world();
@@ -17,7 +17,7 @@ TEST_F(FlushedBind, LeavesAWindowToBeMadeAnew) {
         pair({}, {}, {.rnr_retry = 7});
         Buffer& memory = buffer(8192, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_MW_BIND);
         SteppedWorld::Window& window = world->add_window(type);
-        submit(send(1));  // nobody takes it
+        submit(send(1));  // there is no receive for it
         submit(bind(2, *a, window, memory, world->make_bindable(*memory.mr)));
         world->step(20);
         EXPECT_FALSE(window.end->lost());

@@ -1,5 +1,5 @@
-// What a thread that has nothing to do asks of the kernel: to sleep until something comes. Without a timer where
-// nothing is due, since that would hide a wake-up that nobody gave.
+// An idle thread asks the kernel to sleep until something comes. When nothing is due it sets no timer, since a timer
+// would hide a missing wake-up.
 #include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -21,9 +21,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The calls that this program made of ppoll(2): how long they were to last, nothing: for ever.
+// The timeouts of this program's calls of ppoll(2); nullopt: for ever.
 std::vector<std::optional<std::chrono::nanoseconds>> sleeps;
-// In place of such a call.
+// Called in place of ppoll(2) when set.
 std::function<void()> instead_of_sleeping;
 
 class KernelSleepTest : public WorkerFixture {
@@ -88,6 +88,6 @@ extern "C" int ppoll(pollfd* fds, nfds_t n, const timespec* limit, const sigset_
         testing::instead_of_sleeping();
         return 0;
     }
-    timespec left = limit != nullptr ? *limit : timespec{};  // which the kernel writes to
+    timespec left = limit != nullptr ? *limit : timespec{};  // the kernel writes to it
     return static_cast<int>(::syscall(SYS_ppoll, fds, n, limit != nullptr ? &left : nullptr, signals, _NSIG / 8));
 }

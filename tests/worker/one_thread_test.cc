@@ -70,7 +70,7 @@ TEST_F(OneThreadDeathTest, IsAnotherAfterTheSessionWasHandedOverOrMoved) {
     Session moved = std::move(session);
     poll(moved);
     EXPECT_DEATH(in_another_thread([&] { poll(moved); }), kSays);
-    session = std::move(moved);  // back to where it was
+    session = std::move(moved);  // back to its former place
     in_another_thread([&] { poll(session); });
     EXPECT_DEATH(poll(session), kSays);
 }

@@ -1,5 +1,5 @@
-// Receive pools at the worker, stepped by hand: what is posted and when, whose a buffer is, and what becomes of them
-// when things end.
+// Receive pools at the worker, stepped by hand: which buffers are posted and when, who holds each buffer, and what
+// happens to the buffers when queue pairs, pools or sessions end.
 #include <array>
 #include <cstring>
 #include <map>
@@ -34,7 +34,7 @@ protected:
         }
         world->step(4);
     }
-    /// A message that begins with the word.
+    /// Sends a message that begins with the word.
     void send_word(std::uint64_t word, RequestShape shape = {.flags = 0}) {
         shape.from = word % 64 * 8;
         std::memcpy(source->data(shape.from), &word, sizeof(word));
@@ -50,7 +50,7 @@ protected:
         ASSERT_EQ(world->session(kReceiver).release(completion), Refusal::none);
     }
     [[nodiscard]] const ReceivePoolCounters& counters() const { return pool->counters(); }
-    // Each buffer is in one place.
+    // Each buffer is in exactly one place.
     void expect_whole() {
         EXPECT_EQ(pool->buffers->free() + counters().posted.value() + counters().held.value(), pool->buffers->size());
         EXPECT_EQ(pool->buffers->held().size(), counters().held.value());
@@ -264,7 +264,7 @@ TEST_F(WorkerPoolTest, ForgottenBuffersStopOneQueuePairAndNoOther) {
         release(completions[0]);
     }
     world->step(2);
-    // They are named, with what came since.
+    // The held buffers are listed, each with the number of messages since.
     const auto held = pool->buffers->held();
     ASSERT_EQ(held.size(), 16u);
     std::set<std::uint32_t> ages;
@@ -274,7 +274,7 @@ TEST_F(WorkerPoolTest, ForgottenBuffersStopOneQueuePairAndNoOther) {
     }
     EXPECT_EQ(ages.size(), 16u);
     EXPECT_EQ(*ages.begin(), counters().delivered.value() - delivered);
-    // And one that comes back goes on receiving.
+    // A buffer that comes back is posted again.
     Completion remembered;
     remembered.flags = kPooled;
     remembered.tag = pool_tag(pool->handle(), held[3].buffer);
@@ -366,7 +366,7 @@ TEST_F(WorkerPoolTest, AResetQueuePairIsFilledAgain) {
         EXPECT_EQ(completions[0].qp, to[0]->handle());
         release(completions[0]);
     }
-    // Its second end is told as the first was.
+    // The end of the second life is reported like that of the first.
     world->to_error(*to[0]);
     EXPECT_EQ(received(1).size(), 1u);
     expect_whole();
@@ -438,7 +438,7 @@ TEST_F(WorkerPoolTest, AReceiveThatTheProviderRefusesIsTriedAgain) {
     expect_whole();
 }
 
-// The completion ring has room for both kinds, whatever order they come in, and never breaks the session.
+// The completion ring has room for both kinds in whatever order they come, and the session is never broken.
 TEST_F(WorkerPoolTest, MessagesAndTheSessionsOwnRequestsShareTheRing) {
     SteppedWorld::Options small = options(8);
     small.completion_slots = 8;
@@ -491,7 +491,7 @@ TEST_F(WorkerPoolTest, MessagesAndTheSessionsOwnRequestsShareTheRing) {
     expect_whole();
 }
 
-// A worker with nothing else to do sleeps on while receives wait, and a message wakes it.
+// A worker that only has receives waiting stays asleep, and a message wakes it.
 TEST_F(WorkerPoolTest, AWorkerSleepsWithReceivesPosted) {
     SteppedWorld::Options sleeping = options(32);
     sleeping.sleeps = true;

@@ -1,4 +1,4 @@
-// A provider that fails: posts that are refused, polls that go wrong. The faults come in where real ones do, through
+// A provider that fails: it refuses posts, and its polls return errors. The faults enter where real ones do, through
 // the context's ops.
 #include <array>
 #include <functional>
@@ -20,11 +20,11 @@ struct Script {
     int (*post_recv)(ibv_qp*, ibv_recv_wr*, ibv_recv_wr**) = nullptr;
     int (*poll_cq)(ibv_cq*, int, ibv_wc*) = nullptr;
     std::uint64_t posted = 0;
-    std::uint64_t refuse_every = 0;  // of send work requests; markers, which move nothing, pass
+    std::uint64_t refuse_every = 0;  // every n-th send work request; markers, which transfer nothing, pass
     std::uint64_t refuse_markers = 0;
     bool refuse_recvs = false;
     ibv_cq* broken = nullptr;
-    bool hold_back = false;  // completions are late
+    bool hold_back = false;  // polls keep completions back, in `held`
     std::vector<ibv_wc> held;
     std::function<void()> before_poll{};
 };
@@ -79,7 +79,7 @@ protected:
         ops.post_recv = &scripted_post_recv;
         ops.poll_cq = &scripted_poll;
     }
-    /// Completions that were held back: the first never comes, the second does from here on.
+    /// Two completions were held back: the first never comes, and the second comes with the next poll.
     void lose_the_first_of_two() {
         world->step(20);
         ASSERT_EQ(script.held.size(), 2u);
@@ -194,8 +194,8 @@ TEST_F(ProviderFailure, ACqThatFailsInTheLastLookBeforeSleepKeepsTheWorkerAwake)
     EXPECT_EQ(world->session().state(b->handle()), QpState::error);
 }
 
-// The simulation found requests that the session had accepted without room at the worker: those that the provider had
-// refused kept their places until what was before them completed.
+// Bug found by the simulation: the session accepted requests without room at the worker, since requests that the
+// provider had refused kept their places until those ahead of them completed.
 TEST_F(ProviderFailure, RefusedPostsBetweenOthersTakeNobodysRoom) {
     script.hold_back = true;
     std::uint64_t tag = 0;
@@ -218,7 +218,7 @@ TEST_F(ProviderFailure, RefusedPostsBetweenOthersTakeNobodysRoom) {
     }
     EXPECT_EQ(refused, tag - 1);
     script.posted = 0;
-    script.refuse_every = 2;  // in the middle of a chain
+    script.refuse_every = 2;  // the refused ones are in the middle of a chain
     for (int i = 0; i < 14; ++i) {
         submit_next();
     }
@@ -241,7 +241,8 @@ TEST_F(ProviderFailure, RefusedPostsBetweenOthersTakeNobodysRoom) {
     EXPECT_EQ(world->session().figures().in_flight(), 0u);
 }
 
-// The simulation found unsignaled requests that were flushed, and their completions lost, counted as successes.
+// Bug found by the simulation: unsignaled requests that were flushed, and whose completions were lost, counted as
+// successes.
 TEST_F(ProviderFailure, WhatStandsBehindALostCompletionIsNoSuccess) {
     script.hold_back = true;
     submit(write(0));
@@ -259,7 +260,7 @@ TEST_F(ProviderFailure, WhatStandsBehindALostCompletionIsNoSuccess) {
     EXPECT_EQ(world->session().retired(a->handle()), 0u);
 }
 
-// What stands behind the bind has succeeded, so the device has given the window the new key.
+// A request behind the bind has succeeded, so the device has given the window its new key.
 TEST_F(ProviderFailure, AWindowGoesOnFromABindWhoseCompletionIsLost) {
     Buffer& memory = buffer(8192, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_MW_BIND);
     SteppedWorld::Window& window = world->add_window(IBV_MW_TYPE_1);
@@ -343,11 +344,11 @@ TEST_F(ProviderFailure, ACqThatCannotBePolledFailsItsQpsLoudlyAndTheWorkerLivesO
     ASSERT_EQ(said.size(), 1u);
     EXPECT_EQ(said[0].kind, AnswerKind::cq_failed);
 
-    // The others go on.
+    // Other queue pairs go on.
     submit(write(3, {.qp = c}));
     ASSERT_EQ(world->await(1).size(), 1u);
 
-    // What was in flight completes once the QP is destroyed, not before (H2).
+    // In-flight requests complete once the QP is destroyed, not before (H2).
     EXPECT_TRUE(world->poll().empty());
     const QpHandle handle = a->handle();
     world->proxy.park(handle);
@@ -361,7 +362,7 @@ TEST_F(ProviderFailure, ACqThatCannotBePolledFailsItsQpsLoudlyAndTheWorkerLivesO
     EXPECT_TRUE(completions[0].flags & kByRuntime);
 }
 
-// A marker would be a message to the peer.
+// In RTS, a marker would be a message to the peer.
 TEST_F(ProviderFailure, NothingIsPostedToAQpThatItsDeviceMayHaveInRts) {
     submit(write(1, {.flags = 0}));
     world->step(20);
@@ -370,7 +371,7 @@ TEST_F(ProviderFailure, NothingIsPostedToAQpThatItsDeviceMayHaveInRts) {
     EXPECT_EQ(world->session().state(a->handle()), QpState::error);
     EXPECT_EQ(world->worker.counters().markers.value(), 0u);
     script.broken = nullptr;
-    // Nor when the device is asked again to take it to ERR, and does not.
+    // Also no marker when the control thread asks the device again to take it to ERR, and the device refuses.
     EXPECT_THROW(world->proxy.while_parked(a->handle(), QpState::error, QpState::error, Status::qp_closed,
                                            [] { throw Error(ENOMEM, "the device does not take it to ERR"); }),
                  Error);
@@ -383,7 +384,8 @@ TEST_F(ProviderFailure, NothingIsPostedToAQpThatItsDeviceMayHaveInRts) {
 }
 
 TEST_F(ProviderFailure, AQpThatCannotBeTakenToErrorIsClosedAllTheSame) {
-    // As when modify fails: the worker is not told of an error, and the QP is destroyed in RTS.
+    // This is the state after a failed ibv_modify_qp: the worker is not told of an error, and the QP is destroyed in
+    // RTS.
     submit(write(1));
     const QpHandle handle = a->handle();
     (void)world->proxy.retire(handle, world->now, std::chrono::milliseconds(1000));
@@ -406,7 +408,7 @@ TEST_F(LateReceives, AreGivenUpOnceAllElseHasComeBack) {
         make({}, options);
         submit(recv(1, {.qp = a}));
         world->step();
-        // The device has an error that the worker learns of when it has posted one more receive.
+        // The QP is in ERR at the device, which the worker learns only after posting one more receive.
         Transition error = to_state(IBV_QPS_ERR);
         world->device->modify(a->qp.get(), error.attr, error.mask);
         submit(recv(2, {.qp = a}));
@@ -415,7 +417,7 @@ TEST_F(LateReceives, AreGivenUpOnceAllElseHasComeBack) {
         EXPECT_EQ(flushed[0].tag, 1u);
 
         ControlCounters own;
-        WorkerProxy proxy(world->worker, "late", own, [this] {  // from here on the only one that talks to it
+        WorkerProxy proxy(world->worker, "late", own, [this] {  // from here on only this proxy talks to the worker
             world->now += 100;
             world->step();
         });
@@ -445,7 +447,7 @@ TEST_F(ProviderFailure, AQpIsClosedWhileOthersKeepItsCqBusy) {
     world->add_cq(64);
     pair();
     Qp& victim = world->add_qp();
-    // Each turn of the worker finds at least as much in the CQ as it may take.
+    // Each turn of the worker finds at least as many completions in the CQ as it may take.
     const auto keep_busy = [&] {
         (void)try_submit(write(1));
         (void)try_submit(write(1, {.qp = b}));
@@ -457,11 +459,11 @@ TEST_F(ProviderFailure, AQpIsClosedWhileOthersKeepItsCqBusy) {
     }
     world->to_error(victim, QpState::init);
     ControlCounters own;
-    WorkerProxy proxy(world->worker, "busy", own, keep_busy);  // from here on the only one that talks to the worker
+    WorkerProxy proxy(world->worker, "busy", own, keep_busy);  // from here on only this proxy talks to the worker
     EXPECT_TRUE(proxy.retire(victim.handle(), world->now + 1'000'000, std::chrono::milliseconds(1000)));
 }
 
-// A message has come, and its completion stands in the CQ behind those of others.
+// A message has come, and its completion waits in the CQ behind those of others.
 TEST_F(ProviderFailure, AQpIsNotClosedBeforeItsReceiveCqWasSeenEmpty) {
     constexpr std::uint64_t kAhead = 24;
     SteppedWorld::Options options;
@@ -579,9 +581,9 @@ TEST_F(ProviderFailure, AQueuePairThatIsLostWithItsDeviceCompletesWhatItHad) {
     EXPECT_EQ(world->session().figures().in_flight(), 0u);
 }
 
-// The application runs while the worker is in the middle of a step.
+// The application polls while the worker is in the middle of a step.
 TEST_F(ProviderFailure, WhoSeesTheFailedRequestSeesTheErrorToo) {
-    world->add_cq();  // so that something is polled behind the completion in its step
+    world->add_cq();  // so that the step polls another CQ after the failed completion
     WorkRequest bad = write(1);
     bad.rkey ^= 0xabcd00;
     submit(bad);

@@ -1,4 +1,4 @@
-// Of many queue pairs a burst fetches the provider's memory before it begins. While the control thread changes or
+// A burst to many queue pairs prefetches the provider's memory before it begins. While the control thread changes or
 // destroys a queue pair, that memory may go.
 #include <sys/mman.h>
 
@@ -48,9 +48,9 @@ protected:
 };
 using ProviderLinesDeathTest = ProviderLinesTest;
 
-// So this test would notice.
+// Proves that the tests below notice a read.
 TEST_F(ProviderLinesDeathTest, AreReadOfOneThatIsReady) {
-    GTEST_FLAG_SET(death_test_style, "threadsafe");  // others have threads in this process
+    GTEST_FLAG_SET(death_test_style, "threadsafe");  // other threads run in this process
     submit_to_all();
     EXPECT_DEATH(world->step(), "");
 }

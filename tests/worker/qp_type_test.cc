@@ -1,4 +1,4 @@
-// Which opcodes a queue pair takes: decided by its type when it is made, and asked on both sides of the ring.
+// Which opcodes a queue pair takes: its type decides when it is made, and both sides of the ring check.
 #include <array>
 #include <set>
 
@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::array kTypes{QpType::rc, QpType::uc, QpType::ud};
 
-/// The specification's table, written out (ibv_post_send(3), which also has send with invalidate on UC, where no packet
-/// could carry the key).
+/// The specification's table, written out. (ibv_post_send(3) also has send with invalidate on UC, where no packet could
+/// carry the key.)
 std::set<Opcode> allowed(QpType type) {
     switch (type) {
         case QpType::rc:
@@ -50,7 +50,8 @@ TEST(OpcodeMask, TravelsBesideTheLargestDepths) {
     EXPECT_EQ(none.opcodes, 0u);
 }
 
-/// Queue pairs that take what their type allows; the device's own are RC, which takes it all.
+/// Queue pairs that accept the opcodes of the type under test. The device's own QPs are RC, which carry out all of
+/// them.
 class QpTypes : public WorkerFixture, public ::testing::WithParamInterface<QpType> {
 protected:
     QpTypes() { make({.opcodes = opcodes_of(GetParam())}); }
@@ -75,7 +76,7 @@ TEST_P(QpTypes, RefuseAtSubmissionWhatTheTypeDoesNotHave) {
     EXPECT_EQ(world->session().figures().accepted, allowed(GetParam()).size());
 }
 
-// As a client that does not ask its library would: straight into the shared ring.
+// A client that bypasses its library writes straight into the shared ring.
 TEST_P(QpTypes, RefuseAtTheWorkerWhatTheSessionLetPass) {
     RingProducer<WorkRequest> raw = world->raw();
     std::uint64_t refused = 0;

@@ -9,8 +9,8 @@
 namespace pollcore::testing {
 namespace {
 
-constexpr std::uint32_t kShort = 64;   // bytes of a receive
-constexpr std::uint32_t kLong = 2048;  // of a buffer for rendezvous
+constexpr std::uint32_t kShort = 64;   // length of a receive in bytes
+constexpr std::uint32_t kLong = 2048;  // length of a rendezvous buffer
 
 class WorkerRendezvousTest : public WorkerCreditTest {
 protected:
@@ -23,7 +23,7 @@ protected:
         make_world(std::move(options));
         receives = &world->add_pool(32, kShort, kReceiver);
         longs = &world->add_pool(2, kLong, kReceiver);
-        for (std::size_t i = 0; i < source->memory.size(); ++i) {  // no piece of it is like another
+        for (std::size_t i = 0; i < source->memory.size(); ++i) {  // no two pieces of it are alike
             *source->data(i) = static_cast<std::byte>(i * 7 + i / 256);
         }
         add_pairs(1, {.shares = {{kReceiver, 16, 0}}, .pool = {.pool = receives}, .rendezvous = {.pool = longs}});
@@ -37,7 +37,7 @@ protected:
         ASSERT_EQ(world->session(kSender).message_max(from[0]->handle()), kShort);
         ASSERT_EQ(world->session(kSender).rendezvous_max(from[0]->handle()), kLong);
     }
-    /// The tag is also where its bytes begin. The peer may read them.
+    /// The payload begins at offset `tag`. The request has an rkey, so the peer may read it.
     [[nodiscard]] WorkRequest send_long(std::uint64_t tag, std::uint32_t length, std::uint8_t flags = kSignaled) const {
         WorkRequest request = send(tag, {.flags = flags, .length = length, .from = tag});
         request.rkey = source->rkey();
@@ -61,7 +61,7 @@ protected:
     void release(const Completion& completion) {
         ASSERT_EQ(world->session(kReceiver).release(completion), Refusal::none);
     }
-    // Each buffer is in one place.
+    // Each buffer is in exactly one place.
     void expect_whole(const SteppedWorld::Pool& pool) {
         const ReceivePoolCounters& counters = pool.counters();
         EXPECT_EQ(pool.buffers->free() + counters.posted.value() + counters.held.value(), pool.buffers->size());
@@ -161,7 +161,7 @@ TEST_F(WorkerRendezvousTest, WhatThePeerCannotReadIsRefused) {
     expect_long(world->await(1, kReceiver).at(0), 0, kLong);
 }
 
-// Before the peer has said what it takes, all are taken; then each goes its way.
+// Until the peer's terms are known all messages are accepted; then each is handled as the terms say.
 TEST_F(WorkerRendezvousTest, WhatWaitedForThePeersTermsGoesAsTheySay) {
     ASSERT_TRUE(world->reset(*from[0]));
     ASSERT_TRUE(world->reset(*to[0]));
@@ -211,7 +211,7 @@ TEST_F(WorkerRendezvousTest, MemoryThatThePeerMayNotReadEndsTheConnection) {
     expect_nothing_left();
 }
 
-// An end that leaves while a message is announced, waits for a buffer or is being read; both begin again afterwards.
+// One end closes while a message is announced, waits for a buffer or is being read. Both begin again afterwards.
 TEST_F(WorkerRendezvousTest, WhateverIsOpenEndsWithTheConnectionAndTheNextOneBegins) {
     for (int life = 0; life < 60; ++life) {
         std::vector<Completion> held;
@@ -259,13 +259,13 @@ TEST_F(WorkerRendezvousTest, WhateverIsOpenEndsWithTheConnectionAndTheNextOneBeg
     expect_nothing_left();
 }
 
-// What the other side may do wrong, or on purpose.
+// Announcements that a faulty or hostile peer may send.
 TEST_F(WorkerRendezvousTest, AnnouncementsThatCannotBeEndTheConnection) {
     const auto announce = [&](const Announcement& what) {
         Announcement::Words words = what.pack();
         ibv_sge sge{.addr = reinterpret_cast<std::uintptr_t>(words.data()), .length = sizeof(words), .lkey = 0};
         ibv_send_wr wr{};
-        wr.wr_id = 1;  // names nothing: the worker drops its completion
+        wr.wr_id = 1;  // names no request: the worker drops its completion
         wr.sg_list = &sge;
         wr.num_sge = 1;
         wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
@@ -282,7 +282,7 @@ TEST_F(WorkerRendezvousTest, AnnouncementsThatCannotBeEndTheConnection) {
         if (kind == 0) {
             what.length = kLong + 1;
         } else {
-            for (std::uint64_t i = 0; i < 2; ++i) {  // no buffer is left, so the next one stays open
+            for (std::uint64_t i = 0; i < 2; ++i) {  // takes all buffers, so the next one stays open
                 submit(send_long(i, 500));
                 held.push_back(world->await(1, kReceiver).at(0));
                 ASSERT_EQ(world->await(1, kSender).size(), 1u);
@@ -390,7 +390,7 @@ int give_back(ibv_cq* cq, int n, ibv_wc* wc) {
     return 1;
 }
 
-// The device still says that it went well when the queue pair is in error already.
+// The device still reports the announcement as a success although the queue pair is already in error.
 TEST_F(WorkerRendezvousTest, AnAnnouncementThatArrivesAfterAnErrorEndsBeforeWhatWaitedBehindIt) {
     ibv_context_ops& ops = world->device->context()->ops;
     provider_poll = ops.poll_cq;
@@ -417,8 +417,7 @@ TEST_F(WorkerRendezvousTest, AnAnnouncementThatArrivesAfterAnErrorEndsBeforeWhat
     EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
 }
 
-// The provider loses the completion of an announcement, or of a read: the counts of the two ends would not agree any
-// more.
+// The provider loses the completion of an announcement, or of a read, so the counts of the two ends no longer agree.
 TEST_F(WorkerRendezvousTest, ALostCompletionEndsTheConnection) {
     for (const ibv_wc_opcode lost : {IBV_WC_RDMA_WRITE, IBV_WC_RDMA_READ}) {
         make_ends();
@@ -441,8 +440,8 @@ TEST_F(WorkerRendezvousTest, ALostCompletionEndsTheConnection) {
         const bool announcement = lost == IBV_WC_RDMA_WRITE;
         ops.poll_cq = provider_poll;
         if (announcement) {
-            // Receives at this end are told to the other, and what completes of that says that the announcement was
-            // passed over.
+            // Receives posted at this end are granted to the peer. The completion of that write shows that the
+            // announcement's completion was skipped.
             for (std::uint64_t i = 0; i < 4 && world->session(kSender).state(from[0]->handle()) == QpState::ready;
                  ++i) {
                 submit(recv(50 + i, {.qp = from[0]}), kSender);
@@ -477,10 +476,10 @@ TEST_F(WorkerRendezvousTest, ALostCompletionEndsTheConnection) {
     }
 }
 
-// An end that fails by itself is still read from until its device is in ERR, so the bytes are not the application's
-// yet.
+// When an end fails on its own, the peer can still read from it until its device is in ERR. Until then the bytes do not
+// belong to the application.
 TEST_F(WorkerRendezvousTest, WhatThePeerMayStillReadEndsWithTheDevice) {
-    for (std::uint64_t i = 0; i < 2; ++i) {  // no buffer is left at the peer
+    for (std::uint64_t i = 0; i < 2; ++i) {  // the peer has no buffer left
         submit(send_long(i, 300));
         ASSERT_EQ(world->await(1, kReceiver).size(), 1u);
         ASSERT_EQ(world->await(1, kSender).size(), 1u);
@@ -507,9 +506,9 @@ TEST_F(WorkerRendezvousTest, WhatThePeerMayStillReadEndsWithTheDevice) {
     EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
 }
 
-// Nor while its device does not follow.
+// The peer can still read the bytes of a closed queue pair whose device does not follow.
 TEST_F(WorkerRendezvousTest, WhatThePeerMayStillReadOutlastsAClosingThatTheDeviceDoesNotFollow) {
-    for (std::uint64_t i = 0; i < 2; ++i) {  // no buffer is left at the peer
+    for (std::uint64_t i = 0; i < 2; ++i) {  // the peer has no buffer left
         submit(send_long(i, 300));
         ASSERT_EQ(world->await(1, kReceiver).size(), 1u);
         ASSERT_EQ(world->await(1, kSender).size(), 1u);
@@ -535,7 +534,7 @@ TEST_F(WorkerRendezvousTest, WhatThePeerMayStillReadOutlastsAClosingThatTheDevic
     EXPECT_FALSE(ended[0].ok());
 }
 
-// The region that the peer is to read from is in use, whatever the send queue says.
+// The region stays in use until the peer has read it, even when the send queue is empty.
 TEST_F(WorkerRendezvousTest, AnAnnouncedRegionIsInUseUntilItWasRead) {
     std::vector<Completion> held;
     for (std::uint64_t i = 0; i < 2; ++i) {
@@ -580,7 +579,7 @@ TEST_F(WorkerRendezvousTest, ReceivesOfASharedReceiveQueueDoAsWell) {
     expect_nothing_left();
 }
 
-// Whatever comes next raises an event or is found by looking at memory.
+// A sleeping worker learns of the peer's read by an event or by looking at memory.
 TEST_F(WorkerRendezvousTest, AWorkerThatSleepsSeesThatThePeerHasRead) {
     make_ends(true);
     submit(send_long(3, 500));
@@ -605,7 +604,7 @@ int holding_poll_cq(ibv_cq* cq, int n, ibv_wc* wc) {
     return cq == held_cq ? 0 : real_poll_cq(cq, n, wc);
 }
 
-// The read was over before the error, and its completion comes late.
+// The read ended before the error, but its completion comes late.
 TEST_F(WorkerRendezvousTest, TheEndOfThePoolIsToldBehindTheMessageThatIsBeingRead) {
     make_world({.pool_buffers = 64});
     world->add_cq();

@@ -1,4 +1,4 @@
-// Completions in the lines of their requests: which come so, and that nobody sees which way one came.
+// Completions in the lines of their requests: which ones come that way, and that no one can tell which way one came.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -12,12 +12,12 @@ namespace {
 
 class ReplyTest : public WorkerFixture {
 protected:
-    /// Until `n` stand in the ring or in a line; nothing is polled.
+    /// Steps without polling.
     void work() { world->step(50); }
     [[nodiscard]] WorkerSession& end() { return *world->ends[0]->worker_end; }
-    /// Completions that went by the ring so far.
+    /// Completions that took the ring so far.
     [[nodiscard]] std::uint64_t by_ring() { return end().completions_written(); }
-    /// Polls until nothing comes any more.
+    /// Polls until no more completions come.
     [[nodiscard]] std::vector<std::uint64_t> tags() {
         std::vector<std::uint64_t> all;
         for (const Completion& completion : world->poll()) {
@@ -44,7 +44,7 @@ TEST_F(ReplyTest, OneAtATimeNothingGoesByTheRing) {
     EXPECT_EQ(world->worker.counters().delivered.value(), 1000u);
 }
 
-// Its application could not have submitted again so soon, and a look would only delay that.
+// The application cannot have submitted again so soon, and a look at its ring would only delay its next request.
 TEST_F(ReplyTest, AfterAnAnswerAStepLeavesOutTwoLooksButNeverItsLast) {
     make();
     const auto looks_until_taken = [&](std::uint64_t tag, std::uint32_t most) {
@@ -156,7 +156,7 @@ TEST_F(ReplyTest, WhatWasNotPolledIsKeptWhenItsSlotIsWrittenAgain) {
         submit(write(100 * round));
         work();
         expected.push_back(100 * round);
-        for (std::uint64_t i = 1; i < 40; ++i) {  // more than once round the ring
+        for (std::uint64_t i = 1; i < 40; ++i) {  // more than one round of the ring
             submit(write(100 * round + i));
             work();
             expected.push_back(100 * round + i);
@@ -172,7 +172,7 @@ TEST_F(ReplyTest, AWaitingRequestKeepsNoMoreThanAQuarterOfTheRing) {
     options.submission_slots = 32;
     make({.shares = {{0, 16, 16}}}, options);
     auto [c, d] = pair();
-    submit(send(1));  // finds no receive
+    submit(send(1));  // has no receive
     work();
     for (std::uint64_t i = 0; i < 60; ++i) {
         submit(write(2 + i, {.qp = c}));
@@ -224,13 +224,14 @@ TEST_F(ReplyTest, ItDoesNotOvertakeWhatIsLeftOfTheQueuePairsLifeBefore) {
     EXPECT_EQ(by_ring(), before);
 }
 
-// It can take as long as it likes; what is behind a slot that was given back is looked for in the ring only.
+// One request may wait for any length of time. Completions of requests behind a slot that was given back are looked for
+// in the ring only.
 TEST_F(ReplyTest, OthersArePolledInBurstsWhileOneWaits) {
     SteppedWorld::Options options;
     options.submission_slots = 32;
     make({}, options);
     auto [c, d] = pair();
-    submit(send(1000));  // finds no receive
+    submit(send(1000));  // has no receive
     work();
     for (std::uint64_t round = 0; round < 20; ++round) {
         for (std::uint64_t i = 0; i < 10; ++i) {
@@ -289,7 +290,7 @@ TEST_F(ReplyTest, NobodyButTheLibraryMarksARequest) {
     }
 }
 
-// What only a process writes that has another library.
+// Only a process with a different library writes this.
 TEST_F(ReplyTest, ARingFullOfMarkedRequestsEndsThemAll) {
     make();
     RingProducer<WorkRequest> ring = world->raw();

@@ -1,5 +1,5 @@
-// What is left of a queue pair's life when the next one begins: completions that the application has not polled, and
-// what the worker remembers of failures.
+// Remains of a queue pair's life when the next one begins: completions that the application has not polled, and the
+// worker's record of failures.
 #include <cstdint>
 #include <vector>
 
@@ -20,8 +20,8 @@ protected:
     }
 };
 
-// The first stands alone in its queue, so it is answered in its line, and so would be the first of the new life, which
-// is read before the ring.
+// The first request is alone in its queue, so its completion goes into its line. The first completion of the new life
+// would go there too, and lines are read before the ring.
 TEST_F(WorkerResetTest, CompletionsThatStandInTheRingComeBeforeTheFirstOfTheNewLife) {
     for (std::uint64_t tag = 0; tag < 4; ++tag) {
         submit(write(tag));
@@ -40,7 +40,7 @@ TEST_F(WorkerResetTest, CompletionsThatStandInTheRingComeBeforeTheFirstOfTheNewL
     EXPECT_EQ(tags, (std::vector<std::uint64_t>{1, 2, 3, 4}));
 }
 
-// What is unsignaled and behind a failure counts as lost.
+// An unsignaled request behind a failure counts as lost.
 TEST_F(WorkerResetTest, AFailureIsNotHeldAgainstWhatComesAfterIt) {
     WorkRequest bad = write(1);
     bad.rkey ^= 0x5a5a;
@@ -58,12 +58,12 @@ TEST_F(WorkerResetTest, AFailureIsNotHeldAgainstWhatComesAfterIt) {
     EXPECT_EQ(world->session().figures().retired, 1u);
 }
 
-// Handles have room for 65535 generations of a place.
+// A handle has 65535 generations for each index.
 class WorkerManyLives : public WorkerResetTest {
 protected:
-    static constexpr std::uint32_t kDepth = 16;  // of the queue pairs' shares
+    static constexpr std::uint32_t kDepth = 16;  // of each queue pair's shares
 
-    /// As after 65535 lives.
+    /// Resets so that the old handle comes again, as after 65535 lives.
     void let_the_generation_come_again() {
         const QpHandle before = a->handle();
         ASSERT_TRUE(world->reset(*a, 1'000'000, before.generation - 1u + 0xffff));
@@ -82,7 +82,7 @@ protected:
     }
 };
 
-// A session learns of a success that is not signaled only when it needs the room.
+// A session learns of an unsignaled success only when it needs the room.
 TEST_F(WorkerManyLives, WhatWasNotSignaledTakesNoRoomOfALaterLife) {
     for (std::uint64_t tag = 0; tag < 7; ++tag) {
         submit(write(tag, {.flags = 0}));

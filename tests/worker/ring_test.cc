@@ -1,4 +1,4 @@
-// Write rings at the worker, stepped by hand: one end sends, the other has a ring.
+// Write rings at the worker, stepped by hand: one end sends, and the other has a ring.
 #include <gtest/gtest.h>
 
 #include "flow/block_flow.hpp"
@@ -12,7 +12,7 @@ constexpr std::uint32_t kLines = 64;
 constexpr RequestShape kTwoLines{.length = 100};
 
 int (*real_post_send)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
-std::uint32_t posts_left = 0;  ///< before one is refused
+std::uint32_t posts_left = 0;  ///< posts until one is refused
 
 int refusing_post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
     return post_each(real_post_send, qp, wr, bad,
@@ -34,14 +34,14 @@ protected:
         ASSERT_EQ(world->await(1, kSender).size(), 1u);
         ASSERT_EQ(world->await(1, kReceiver).size(), 1u);
     }
-    /// The provider takes so many send-queue requests that move something, and refuses the next.
+    /// The provider accepts `posts` send work requests that transfer data, and refuses the next.
     void refuse_after(std::uint32_t posts) {
         ibv_context_ops& ops = world->device->context()->ops;
         real_post_send = ops.post_send;
         ops.post_send = &refusing_post_send;
         posts_left = posts;
     }
-    /// Lines of the peer's ring that it has used.
+    /// Lines of the peer's ring that the sender has used.
     [[nodiscard]] static std::uint32_t consumed(const SteppedWorld::Qp& qp) {
         return dynamic_cast<const BlockFlow&>(qp.flow()).consumed();
     }
@@ -73,7 +73,7 @@ TEST_F(WorkerRingTest, TellsWhatWasReadAQuarterAtATime) {
         release(heard);
         ASSERT_EQ(world->await(1, kSender).size(), 1u);
     }
-    // The first, of all the ring, and then one for each sixteen lines.
+    // One grant for the whole ring at first, then one for every sixteen lines.
     EXPECT_EQ(world->worker.counters().grants.value(), 1u + 160 * 2 / 16);
     EXPECT_EQ(consumed(*from[0]), 320u);
 }
@@ -86,11 +86,11 @@ TEST_F(WorkerRingTest, MoreThanWasGrantedEndsTheConnectionAtTheReader) {
     EXPECT_EQ(world->poll(kReceiver).size(), 16u);
     EXPECT_EQ(world->poll(kSender).size(), 16u) << "the last one waits";
     EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u);
-    // A sender that does not keep to it: it writes eight lines more than its reader has room for.
+    // A sender that ignores its grants: it writes eight lines more than its reader has room for.
     from[0]->block->grants[0].store(GrantWord::pack(consumed(*from[0]) + 8));
     turn();
     EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u)
-        << "as long as it may have no more messages nobody looks";
+        << "the reader does not look while the application may have no more messages";
     const Completion any{.tag = pool_tag(ring->handle(), kLines - 1 - 20), .flags = kPooled};
     release({any});
     expect_failed(*to[0], kReceiver, FlowFault::too_many_messages);
@@ -125,7 +125,7 @@ TEST_F(WorkerRingTest, TermsThatCannotBeAreRefused) {
     }
 }
 
-// Where a record is missing the peer would wait for it for ever.
+// If a record were missing, the peer would wait for it for ever.
 TEST_F(WorkerRingTest, AProviderThatRefusesARequestEndsTheConnection) {
     agree();
     refuse_after(2);
@@ -136,7 +136,7 @@ TEST_F(WorkerRingTest, AProviderThatRefusesARequestEndsTheConnection) {
     refuse_no_more();
     expect_failed(*from[0], kSender, FlowFault::post_refused, Status::post_refused);
     EXPECT_EQ(try_submit(send(7)), Refusal::qp_in_error);
-    world->to_error(*from[0], QpState::error);  // as the control thread does then
+    world->to_error(*from[0], QpState::error);  // the control thread does this after a flow fault
     turn();
     const auto ended = world->poll(kSender);
     std::vector<std::uint64_t> failed;
@@ -150,7 +150,7 @@ TEST_F(WorkerRingTest, AProviderThatRefusesARequestEndsTheConnection) {
     EXPECT_EQ(world->poll(kReceiver).size(), 2u);
 }
 
-// Records are framed by their positions in the send queue, which move when something before them is refused.
+// A record's frame depends on its position in the send queue. The position changes when a request before it is refused.
 TEST_F(WorkerRingTest, ARefusedWriteEndsTheConnectionWhereRecordsStandBehindIt) {
     agree();
     refuse_after(0);
@@ -168,15 +168,15 @@ TEST_F(WorkerRingTest, ARefusedWriteEndsTheConnectionWhereRecordsStandBehindIt) 
     EXPECT_TRUE(world->poll(kReceiver).empty());
 }
 
-// What waits is posted, and the provider refuses it while the next one is on its way: each ends once.
+// The waiting request is posted and refused while the next one is on its way. Each ends once.
 TEST_F(WorkerRingTest, WhatWaitedAndIsRefusedEndsOnceWithAllBehindIt) {
     const Buffer& bindable = buffer(64, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
     SteppedWorld::Window& window = world->add_window();
     const MrHandle region = world->make_bindable(*bindable.mr);
-    submit(send(1, kTwoLines));  // it waits for the peer's terms, and so do the others
+    submit(send(1, kTwoLines));  // it waits for the peer's terms, and the others wait behind it
     submit(bind(2, *from[0], window, bindable, region));
     submit(send(3, kTwoLines));
-    refuse_after(3);  // the terms of both, and the room in the ring
+    refuse_after(3);  // the terms of both ends, and the room in the ring
     turn();
     refuse_no_more();
     world->to_error(*from[0], QpState::error);
@@ -191,7 +191,7 @@ TEST_F(WorkerRingTest, WhatWaitedAndIsRefusedEndsOnceWithAllBehindIt) {
     EXPECT_FALSE(window.end->in_use());
 }
 
-// A peer that ends in the middle of a record, as seen from here: half of it is there, and no more comes.
+// A peer that ends in the middle of a record: half of the record arrives, and the rest never does.
 TEST_F(WorkerRingTest, HalfARecordIsNeverSeenAndTheEndIsTold) {
     submit(send(1, kTwoLines));
     const auto first = world->await(1, kReceiver);
@@ -213,7 +213,7 @@ TEST_F(WorkerRingTest, HalfARecordIsNeverSeenAndTheEndIsTold) {
     release({first[0], end[0]});
     EXPECT_EQ(ring->counters().held.value(), 0u);
     EXPECT_EQ(ring->counters().bad_releases.value(), 0u);
-    // The next life goes on in the same ring.
+    // The next life uses the same ring.
     world->reset(*to[0]);
     world->reset(*from[0]);
     connect(*from[0], *to[0]);
@@ -257,7 +257,7 @@ protected:
         pair({.shares = {{0, 32, 0}}, .flow = FlowControl::ring},
              {.shares = {{0, 16, 0}}, .pool = {.pool = &world->add_ring(kLines, 16)}, .flow = FlowControl::ring});
     }
-    /// Nobody is to release what came.
+    /// The application does not release what arrives.
     void expect_a_message() {
         submit(send(1));
         ASSERT_EQ(world->await(2).size(), 2u);

@@ -1,4 +1,4 @@
-// What the worker looks for in rings and queues, while it goes on: see Worker::search().
+// The worker searches rings and queues while it goes on working: see Worker::search().
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -10,7 +10,7 @@
 namespace pollcore::testing {
 namespace {
 
-// A ring of 600 requests, of which the worker takes one in a step.
+// A ring of 600 requests, of which the worker takes one a step.
 class SearchTest : public WorkerFixture {
 protected:
     void SetUp() override {
@@ -55,7 +55,7 @@ TEST_F(SearchTest, WhatLeavesMeanwhileIsLeftOut) {
     const std::uint64_t second = begin();
     world->step(4);
     world->proxy.remove_session(0, true);
-    // Where the searches had come to there is now another session, of which the ring is shorter than that.
+    // The place that the searches had reached now belongs to another session, whose ring is shorter.
     (void)world->add_session();
     EXPECT_LE(steps_until_over(first, false), 8);
     EXPECT_LE(steps_until_over(second, false), 8);

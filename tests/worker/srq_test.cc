@@ -1,5 +1,5 @@
-// Shared receive queues at the worker, stepped by hand: where receives go, whose completions they are, what becomes of
-// them when queue pairs or the queue itself end.
+// Shared receive queues at the worker, stepped by hand: where receives go, whose completions they become, and what
+// happens to them when queue pairs or the queue itself end.
 #include <array>
 #include <map>
 #include <random>
@@ -121,7 +121,7 @@ TEST_F(WorkerSrqTest, WhatDoesNotFitIsRefused) {
     EXPECT_EQ(session.figures().in_flight(), 0u);
 }
 
-// What a session could write into its ring all the same.
+// A session could write these into its ring, bypassing its own checks.
 TEST_F(WorkerSrqTest, TheWorkerRefusesWhatASessionShouldHave) {
     make(2, 1);
     const auto submit_raw = [&](std::uint32_t session, const WorkRequest& request) {
@@ -134,7 +134,7 @@ TEST_F(WorkerSrqTest, TheWorkerRefusesWhatASessionShouldHave) {
         raw.commit(slots);
         world->step(2);
     };
-    // Each in a world of its own, since the session's own producer does not know of the slot.
+    // Each case needs a new world, since the session's own producer does not know of the slot.
     struct Case {
         std::uint32_t session;
         std::uint16_t index;
@@ -219,7 +219,7 @@ TEST_F(WorkerSrqTest, AClosedQueueGivesItsReceivesBackAndTakesNoMore) {
 TEST_F(WorkerSrqTest, WhatWasSubmittedAsTheQueueClosedCompletesToo) {
     make(8, 0);
     submit(srq_recv(1));  // no step: it stands in the ring
-    // Commands come before submissions in a step.
+    // A step handles commands before submissions.
     world->proxy.retire(srq->handle());
     world->step();
     const auto refused = world->poll(kReceiver);
@@ -277,7 +277,7 @@ TEST_F(WorkerSrqTest, ACompletionThatNamesNothingInFlightIsCountedAndHarmsNobody
     world->step(10);
     EXPECT_EQ(world->worker.counters().stale_completions.value(), 5u);
     EXPECT_TRUE(world->poll(kReceiver).empty());
-    // A queue pair that nobody knows: the receive is over all the same.
+    // The queue pair is unknown, but the receive has ended all the same.
     ibv_wc unknown{};
     unknown.wr_id = SrqWrId{srq->handle(), 0}.pack();
     unknown.qp_num = 0xabcdef;
@@ -358,8 +358,8 @@ TEST_F(WorkerSrqTest, ExtendedPollingNamesTheQueuePairToo) {
     EXPECT_EQ(received[0].qp, to[0]->handle());
 }
 
-// I3 with every capacity at 1, 2 and 3: nothing overflows, nothing is refused for good, and the queue's own limit is
-// met.
+// I3 with every capacity at 1, 2 and 3: nothing overflows, no request is refused for good, and the queue's own limit is
+// reached.
 TEST_F(WorkerSrqTest, RandomTrafficOverflowsNothingAndMeetsTheLimit) {
     std::map<Refusal, std::uint64_t> causes;
     std::uint64_t seed = 1;
@@ -426,7 +426,7 @@ TEST(QpNumberTable, FindsWhatWasAddedAndNothingThatWasRemoved) {
     std::vector<std::unique_ptr<WorkerQp>> qps;
     QpNumberTable table;
     for (int i = 0; i < 20'000; ++i) {
-        // Few different numbers, some of them far apart, so that runs form, wrap and break.
+        // There are few different numbers, some far apart, so that runs form, wrap and break.
         const std::uint32_t number = (random() % 300) << (random() % 2 * 16);
         if (const auto found = expected.find(number); found != expected.end()) {
             table.remove(number);

@@ -1,5 +1,4 @@
-// How a worker that has nothing to do waits: the ladder, with ways to wait and a clock that are made up, and falling
-// asleep.
+// How an idle worker waits: the ladder, tested with scripted ways to wait and a scripted clock, and falling asleep.
 #include <poll.h>
 
 #include <string>
@@ -15,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Writes down what the loop does. Each way to wait takes 10 cycles; so many of them, and the loop is to stop.
+// Records what the loop does. Each wait takes 10 cycles; the loop is told to stop after `most` of them.
 class LadderScript final : public IdleWays {
 public:
     LadderScript(SteppedWorld& world, int most) : world_(world), turns_(most) {}
@@ -119,7 +118,7 @@ TEST_F(WaitingTest, AWakeUpWithNothingBehindItIsCounted) {
     EXPECT_EQ(counters.asleep.value(), 0u);
 }
 
-// A worker that hangs in what it does between two waits must not pass for one that sleeps.
+// A worker that hangs between two waits must not pass for one that sleeps.
 TEST_F(WaitingTest, SleepsByItsOwnWordOnlyWhileItWaits) {
     const WorkerCounters& counters = world->worker.counters();
     const Heartbeat& heartbeat = world->worker.heartbeat();
@@ -137,8 +136,8 @@ TEST_F(WaitingTest, SleepsByItsOwnWordOnlyWhileItWaits) {
         return turns.now();
     });
     EXPECT_EQ(waits, 3);
-    // The clock is read when a wait is over, and by what is done then: to say that it is awake, and to look for a
-    // reason to be.
+    // The clock is read at the end of a wait, and by the work that follows: to report that the worker is awake, and to
+    // look for a reason to be.
     EXPECT_EQ(awake, (std::vector<bool>{false, true, false, true, false, true}));
     EXPECT_EQ(heartbeat.since(), world->now - 1) << "the last time but one";
 }
@@ -241,7 +240,7 @@ TEST_F(WaitingTest, AnApplicationIsWokenOnceAndOnlyIfItSleeps) {
     EXPECT_FALSE(readable(session.event_fd()));
 }
 
-// One alone is answered in its request's line, several go by the ring, and an atomic is not ordinary.
+// A single completion goes into its request's line, several go to the ring, and an atomic is not ordinary.
 TEST_F(WaitingTest, AnApplicationIsWokenWhicheverWayItsCompletionComes) {
     Session& session = world->session();
     const std::vector<std::vector<WorkRequest>> ways{
@@ -260,7 +259,7 @@ TEST_F(WaitingTest, AnApplicationIsWokenWhicheverWayItsCompletionComes) {
     EXPECT_EQ(world->worker.counters().applications_woken.value(), ways.size());
 }
 
-// The simulation found applications that slept for ever, with a queue full of unsignaled requests that had long
+// Bug found by the simulation: applications slept for ever with a queue full of unsignaled requests that had long
 // succeeded.
 TEST_F(WaitingTest, AnApplicationIsWokenForTheRoomOfUnsignaledRequests) {
     Session& session = world->session();
@@ -277,7 +276,8 @@ TEST_F(WaitingTest, AnApplicationIsWokenForTheRoomOfUnsignaledRequests) {
     EXPECT_FALSE(session.wait(0ns) && session.wait(0ns)) << "each is told once";
 }
 
-// And others that slept for ever when the ring had been full, since nothing completes where nothing could be submitted.
+// Bug found by the simulation: applications slept for ever when the ring had been full: with nothing submitted,
+// nothing completes.
 TEST_F(WaitingTest, AnApplicationDoesNotSleepWhileTheRingIsFull) {
     SteppedWorld::Options small = options();
     small.submission_slots = 2;

@@ -1,6 +1,5 @@
-// An ordinary request goes by a way of its own (fast_path.cc). Whatever goes there must come out as it would by the
-// general way: one random program is carried out twice, once with every queue pair kept from being ordinary, and
-// everything that can be seen is compared.
+// Ordinary requests take a path of their own (fast_path.cc), and must come out as they would by the general way. One
+// random program is carried out twice, once with no queue pair ordinary, and all visible results are compared.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -18,13 +17,13 @@ namespace {
 
 constexpr int kPairs = 3;
 constexpr std::uint32_t kSessions = 2;
-constexpr std::size_t kHalf = 4096;  // of the memory: requests begin in the first, and go to the second
+constexpr std::size_t kHalf = 4096;  // of the memory: requests read from the first half and write to the second
 
 enum class Way { ordinary, general };
 
-/// What a request of the program is made of; the handles and keys are those of the world that carries it out.
+/// The parameters of a request. Handles and keys come from the world that carries it out.
 struct Wish {
-    unsigned qp = 0;  // of all 2 * kPairs: messages go both ways
+    unsigned qp = 0;  // one of all 2 * kPairs: messages go both ways
     Opcode opcode = Opcode::send;
     std::uint8_t flags = 0;
     std::uint8_t num_sge = 1;
@@ -42,7 +41,7 @@ struct Turn {
     std::vector<Wish> wishes;
     bool burst = false;
     bool inlined = false;
-    unsigned receiver = 0;  // gets receives first
+    unsigned receiver = 0;  // gets receives before the requests are submitted
     int steps = 0;
 };
 
@@ -79,7 +78,7 @@ private:
         wish.remote_offset = static_cast<std::uint32_t>(8 * below(64));
         wish.imm_data = static_cast<std::uint32_t>(random_());
         wish.num_sge = one_in(8) ? 0 : 1;
-        wish.bad_key = one_in(1000);  // fails at the peer, and its queue pair with it
+        wish.bad_key = one_in(1000);  // it fails at the peer and takes its queue pair to ERR
         return wish;
     }
 
@@ -106,7 +105,7 @@ public:
         }
     }
 
-    /// What the application was told, one number after the other.
+    /// Returns the results that the application was given, one number each.
     std::vector<int> submit(const Turn& turn) {
         std::vector<int> told;
         for (int i = 0; i < 8; ++i) {
@@ -153,7 +152,7 @@ public:
         }
     }
 
-    /// In the order of each session's part of a queue; between queues there is none (completion.hpp).
+    /// Each session's completions of one queue, in order; there is no order between queues (completion.hpp).
     using Queue = std::tuple<std::uint32_t, std::uint16_t, bool>;
     [[nodiscard]] const std::map<Queue, std::vector<std::string>>& seen() const { return seen_; }
     [[nodiscard]] const auto& memory() const { return buffer_.memory; }
@@ -168,7 +167,7 @@ public:
 private:
     static SteppedWorld::Options options(Way way) {
         SteppedWorld::Options options;
-        options.wide_completions = way == Way::general;  // these are never delivered by the ordinary way
+        options.wide_completions = way == Way::general;  // wide completions are never delivered by the ordinary way
         options.submission_slots = options.completion_slots = 128;
         return options;
     }
@@ -191,7 +190,7 @@ private:
         }
         return request;
     }
-    // What the interface promises of a completion; of one that failed only that (completion.hpp).
+    // The fields that the interface promises; a failed completion has fewer of them (completion.hpp).
     static std::string text(const Completion& completion) {
         std::string text = std::to_string(completion.tag) + " " + std::string(status_name(completion.status)) +
                            " opcode " + std::to_string(static_cast<int>(completion.opcode)) + " flags " +
@@ -214,7 +213,7 @@ struct Seen {
     std::size_t failed = 0;
 };
 
-/// `more_steps`: in each turn, so that all of it has completed.
+/// `more_steps`: added in each turn, so that everything completes.
 void compare(std::uint64_t seed, Side& one, Side& other, int more_steps, Seen& seen) {
     Program program(seed);
     for (int i = 0; i < 400; ++i) {

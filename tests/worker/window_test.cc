@@ -1,4 +1,4 @@
-// Memory windows at the worker: what a bind names, which key comes of it, and when window and region may go.
+// Memory windows at the worker: what a bind names, which key it gives, and when a window or region may go.
 #include <array>
 
 #include <gtest/gtest.h>
@@ -33,14 +33,14 @@ protected:
     [[nodiscard]] WorkRequest invalidate(std::uint64_t tag, std::uint32_t key) const {
         return {.tag = tag, .invalidate_rkey = key, .qp = b->handle(), .opcode = Opcode::local_inv, .flags = kSignaled};
     }
-    /// By the peer, to what the key names.
+    /// The peer writes to whatever the key names.
     [[nodiscard]] WorkRequest write_by_key(std::uint64_t tag, std::uint32_t key) const {
         WorkRequest request = write(tag);
         request.remote_addr = bindable->addr();
         request.rkey = key;
         return request;
     }
-    /// By the peer, of so many bytes.
+    /// The peer sends `length` bytes and invalidates the key.
     [[nodiscard]] WorkRequest send_with_inv(std::uint64_t tag, std::uint32_t key, std::uint32_t length) const {
         WorkRequest request = send(tag, {.length = length});
         request.opcode = Opcode::send_with_inv;
@@ -127,7 +127,7 @@ TEST_F(WorkerWindows, AnUnsignaledBindIsRetiredAndItsKeyIsTheWindows) {
 TEST_F(WorkerWindows, ABindThatFailsTakesItsKeyBack) {
     const std::uint32_t first = window->mw->rkey;
     submit(bind(1, next_rkey(first)));
-    submit(bind(2, next_rkey(next_rkey(first))));  // bound already
+    submit(bind(2, next_rkey(next_rkey(first))));  // the window is bound already
     submit(invalidate(3, first));
     const auto completions = world->await(3);
     ASSERT_EQ(completions.size(), 3u);
@@ -207,7 +207,7 @@ TEST_F(WorkerWindows, ABindWithAnEmptyListOfSgesIsABind) {
     EXPECT_EQ(one().window_rkey, key);
 }
 
-// They share a place in the table of what is in flight.
+// Address handles and binds share a place in the table of requests in flight.
 TEST_F(WorkerWindows, AnAddressHandleIsNotTakenForWhatABindNames) {
     region = world->make_bindable(*bindable->mr);
     const AhHandle same_bits{window->handle().index, region.index};
@@ -231,12 +231,12 @@ TEST_F(WorkerWindows, WhatNoDeviceCouldTakeIsRefusedBySubmission) {
     request = bind(1, 1);
     request.bind_access = IBV_ACCESS_LOCAL_WRITE;
     EXPECT_EQ(world->session().try_submit(request), Refusal::bad_flags);
-    EXPECT_EQ(world->session().try_submit(invalidate(1, 1)), Refusal::none);  // its key is the device's matter
+    EXPECT_EQ(world->session().try_submit(invalidate(1, 1)), Refusal::none);  // only the device can judge its key
     EXPECT_EQ(one().status, Status::mw_bind_err);
 }
 
 TEST_F(WorkerWindows, AWindowOrRegionStaysWhileABindThatNamesItIsInARingOrInFlight) {
-    submit(send(1, {.qp = b}));  // waits for a receive, and what follows completes behind it
+    submit(send(1, {.qp = b}));  // waits for a receive, and later requests complete behind it
     submit(bind(2, next_rkey(window->mw->rkey)));
     EXPECT_TRUE(world->uses_window(window->handle())) << "in the ring, or since then in flight";
     world->step(20);
@@ -256,7 +256,7 @@ TEST_F(WorkerWindows, AWindowOrRegionStaysWhileABindThatNamesItIsInARingOrInFlig
 }
 
 TEST_F(WorkerWindows, ABindThatStandsInARingIsFoundThere) {
-    world->proxy.park(b->handle());  // so that the worker does not take it
+    world->proxy.park(b->handle());  // keeps the worker from taking the bind
     submit(bind(1, next_rkey(window->mw->rkey)));
     EXPECT_TRUE(world->uses_window(window->handle()));
     EXPECT_TRUE(world->uses_key(0, 0, 12345, region));
@@ -335,7 +335,7 @@ TEST_F(WorkerWindows, TypeOneIsBoundByItsVerbAndARefusalOfItComesAtOnce) {
     ops.bind_mw = verb;
     EXPECT_EQ(type_1.mw->rkey, next_rkey(first));
     request.bind = {type_1.handle(), region, 64};
-    submit(request);  // it may move
+    submit(request);  // the key may advance
     EXPECT_EQ(one().window_rkey, next_rkey(next_rkey(first)));
     EXPECT_TRUE(world->proxy.remove_window(type_1.handle()));
 }

@@ -1,7 +1,7 @@
 // A worker that the test turns by hand, and the requests that a test submits to it.
 //
-// Requests read from `source`, and write and receive into `target`. What a test is about it says where it makes the
-// request, as in write(7, {.flags = 0}), or changes in it before it submits it.
+// Requests read from `source`, and write and receive into `target`. A test sets the properties that matter to it where
+// it makes the request, as in write(7, {.flags = 0}), or changes them before it submits the request.
 #pragma once
 
 #include <memory>
@@ -15,10 +15,10 @@
 
 namespace pollcore::testing {
 
-/// Where receives lie in `target`: apart from where writes go.
+/// Receives begin here in `target`, apart from the target of writes.
 inline constexpr std::size_t kReceived = 4096;
 
-/// What a test may say of a request for the send queue.
+/// Properties of a send queue request that a test may change.
 struct RequestShape {
     const SteppedWorld::Qp* qp = nullptr;  ///< null: a
     std::uint8_t flags = kSignaled;
@@ -26,15 +26,15 @@ struct RequestShape {
     std::size_t from = 0;  ///< place in `source`
     std::size_t to = 0;    ///< place in `target`
 };
-/// What a test may say of a receive.
+/// Properties of a receive that a test may change.
 struct RecvShape {
     const SteppedWorld::Qp* qp = nullptr;    ///< null: b
-    const SteppedWorld::Srq* srq = nullptr;  ///< where it is a receive of that, and of no queue pair
+    const SteppedWorld::Srq* srq = nullptr;  ///< not null: a receive of this shared queue, and of no queue pair
     std::uint32_t length = 64;
     std::size_t to = kReceived;  ///< place in `target`
 };
 
-/// The flags of requests of which some are signaled and some are not.
+/// Flags of a request that is signaled only if `signaled`.
 constexpr std::uint8_t signaled_if(bool signaled) {
     return signaled ? std::uint8_t{kSignaled} : std::uint8_t{0};
 }
@@ -44,14 +44,14 @@ protected:
     using Buffer = SteppedWorld::Buffer;
     using Qp = SteppedWorld::Qp;
 
-    /// A world with one session, and with a and b on one CQ. Called again it makes a new one.
+    /// Makes a world with one session, and with a and b on one CQ. A second call makes a new world.
     void make(const SteppedWorld::QpShape& shape = {}, SteppedWorld::Options options = {}) {
         make_world(std::move(options));
         world->add_session();
         world->add_cq();
         pair(shape);
     }
-    /// A world without sessions, CQs and queue pairs.
+    /// Makes a world without sessions, CQs and queue pairs.
     void make_world(SteppedWorld::Options options = {}) {
         a = b = nullptr;
         world = std::make_unique<SteppedWorld>(std::move(options));
@@ -62,7 +62,7 @@ protected:
         }
     }
 
-    /// Two queue pairs that are connected with each other. The first two of a world are a and b.
+    /// Makes two queue pairs that are connected to each other. The first two of a world are a and b.
     std::pair<Qp*, Qp*> pair(const SteppedWorld::QpShape& near, const SteppedWorld::QpShape& far,
                              const PathAttributes& path = {}, const PathAttributes& back = {}) {
         Qp& one = world->add_qp(near);
@@ -75,7 +75,7 @@ protected:
         return {&one, &other};
     }
     std::pair<Qp*, Qp*> pair(const SteppedWorld::QpShape& shape = {}) { return pair(shape, shape); }
-    /// Each with the other.
+    /// Connects each with the other.
     void connect(Qp& one, Qp& other, const PathAttributes& path = {}, const PathAttributes& back = {}) {
         world->connect(one, other, path);
         world->connect(other, one, back);
@@ -126,7 +126,7 @@ protected:
                 .opcode = Opcode::bind_mw,
                 .flags = kSignaled};
     }
-    /// With the operands of a write, whichever opcode of the send queue it has.
+    /// Takes its operands from a write, whatever send queue opcode it has.
     [[nodiscard]] WorkRequest request(Opcode opcode, std::uint64_t tag, const RequestShape& shape = {}) const {
         WorkRequest request = write(tag, shape);
         request.opcode = opcode;
@@ -141,15 +141,15 @@ protected:
         ASSERT_EQ(try_submit(request, session), Refusal::none);
     }
     void submit(const WorkRequest& request) { ASSERT_EQ(try_submit(request), Refusal::none); }
-    /// All of them, as one burst.
+    /// Submits all of them as one burst.
     void submit(std::span<const WorkRequest> requests) {
         ASSERT_EQ(world->session(session_of(requests.front())).try_submit(requests).accepted, requests.size());
     }
 
-    /// Which session submits a request where the test names none.
+    /// The session that submits a request if the test names none.
     [[nodiscard]] virtual std::uint32_t session_of(const WorkRequest&) const { return 0; }
 
-    /// Makes so many steps; time goes on.
+    /// Makes `n` steps; time goes on.
     void turn(int n = 50) {
         for (int i = 0; i < n; ++i) {
             world->step();
@@ -180,13 +180,13 @@ protected:
     Qp* b = nullptr;
 };
 
-/// Two sessions of a worker, and pairs of queue pairs between them: from[i], of the one, sends to to[i], of the other.
+/// Two sessions of a worker, and pairs of queue pairs between them: from[i] of one session sends to to[i] of the other.
 class SenderReceiverFixture : public WorkerFixture {
 protected:
     static constexpr std::uint32_t kSender = 0;
     static constexpr std::uint32_t kReceiver = 1;
 
-    /// A world with the two sessions and a CQ, without queue pairs.
+    /// Makes a world with the two sessions and a CQ, without queue pairs.
     void make_world(SteppedWorld::Options options = {}, std::uint32_t cqe = 1024) {
         from.clear();
         to.clear();
@@ -195,7 +195,7 @@ protected:
         world->add_session();
         world->add_cq(cqe);
     }
-    /// Two queue pairs that are connected with each other: the next of `from` and of `to`.
+    /// Makes two queue pairs that are connected to each other: the next of `from` and of `to`.
     void add_pair(const SteppedWorld::QpShape& sender, const SteppedWorld::QpShape& receiver,
                   const PathAttributes& path = {}, const PathAttributes& back = {}) {
         const auto [near, far] = pair(sender, receiver, path, back);

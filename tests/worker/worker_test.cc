@@ -1,4 +1,5 @@
-// The worker, stepped by hand on the software device: no thread, and nothing happens that was not asked for.
+// The worker, stepped by hand on the software device: there is no thread, and nothing happens that the test does not
+// ask for.
 #include <array>
 #include <cstring>
 
@@ -81,7 +82,7 @@ TEST_F(WorkerTest, UnsignaledWorkIsRetiredAndCountedWithoutACompletion) {
     EXPECT_EQ(one().tag, 3u);
     EXPECT_EQ(world->session().retired(a->handle()), 3u);
     EXPECT_EQ(world->session().figures().in_flight(), 0u);
-    // The worker signals the last of a quarter of the queue itself.
+    // The worker signals one request itself after a quarter of the queue.
     for (std::uint64_t tag = 4; tag < 8; ++tag) {
         submit(write(tag, {.flags = 0}));
     }
@@ -189,7 +190,7 @@ TEST_F(WorkerTest, RequestsThatCanNeverWorkAreRefusedWithTheirReason) {
 TEST_F(WorkerTest, AnSgeThatIsNotCountedIsRefused) {
     make();
     Session& session = world->session();
-    submit(write(1));  // from here on the session knows what an ordinary request of this queue pair is
+    submit(write(1));  // from here on the session knows this queue pair's form of an ordinary request
     std::vector<WorkRequest> forgotten{write(2), send(2), recv(2), this->request(Opcode::rdma_read, 2)};
     for (WorkRequest& request : forgotten) {
         request.num_sge = 0;
@@ -206,14 +207,14 @@ TEST_F(WorkerTest, AnSgeThatIsNotCountedIsRefused) {
     EXPECT_EQ(one().status, Status::success);
 }
 
-// A client's library is not trusted: the worker looks once more.
+// A client's library is not trusted: the worker checks again.
 TEST_F(WorkerTest, AnAtomicThatIsNotOf8BytesIsRefusedByTheWorker) {
     make();
     ASSERT_TRUE(world->raw().try_push(this->request(Opcode::atomic_fetch_and_add, 1, {.length = 4})));
     EXPECT_EQ(one().status, Status::request_refused);
 }
 
-// The simulation found the count beginning again under the handle that it belonged to.
+// Bug found by the simulation: the retired count of the old handle began again.
 TEST_F(WorkerTest, WhatWasRetiredOfAHandleStaysAfterAReset) {
     make();
     Session& session = world->session();
@@ -255,7 +256,7 @@ TEST_F(WorkerTest, SeveralSgesAndInlinePayloadsArriveWhole) {
         }
         ASSERT_EQ(world->session().try_submit_inline(write(2), {payload.data(), length}), Refusal::none);
         const std::array<std::byte, 64> sent = payload;
-        payload.fill(std::byte{0xee});  // ours again at once
+        payload.fill(std::byte{0xee});  // the buffer is free again at once
         const auto completions = world->await(1);
         ASSERT_EQ(completions.size(), 1u);
         EXPECT_EQ(completions[0].status, Status::success);
@@ -286,7 +287,7 @@ TEST_F(WorkerTest, WorkInFlightWhenAQpFailsIsFlushedAndTheRemoteMemoryStaysAsItW
     for (std::uint64_t tag = 0; tag < 10; ++tag) {
         submit(write(tag, {.flags = signaled_if(tag % 3 == 0)}));
     }
-    // Errored before the worker takes any of it from the ring.
+    // The queue pair fails before the worker takes any request from the ring.
     world->to_error(*a);
     const auto completions = world->await(10);
     ASSERT_EQ(completions.size(), 10u);
@@ -326,7 +327,7 @@ TEST_F(WorkerTest, AnErrorFlushesEverythingBehindItInOrder) {
 TEST_F(WorkerTest, UnsignaledWorkThatSucceededBeforeAnErrorIsRetiredAllTheSame) {
     make();
     submit(write(1, {.flags = 0}));
-    world->step(20);  // done, and leaves no CQE
+    world->step(20);  // done, but without a CQE
     ASSERT_EQ(world->session().retired(a->handle()), 0u);
     world->to_error(*a);
     world->step(20);
@@ -396,7 +397,7 @@ TEST_F(WorkerTest, SeveralSessionsOfOneQpGetTheirOwnCompletionsBack) {
             EXPECT_EQ(completions[i].tag, 100 * s + 2 * i);
         }
     }
-    // What is left is unsignaled and uncovered; closing accounts for it.
+    // The remaining requests are unsignaled, and no later completion covers them; close() accounts for them.
     world->close(*a);
     for (std::uint32_t s = 0; s < 3; ++s) {
         world->poll(s);
@@ -429,7 +430,7 @@ TEST_F(WorkerTest, WhatIsSubmittedAfterTheWorkerLetGoCompletesAsSessionClosed) {
     make();
     submit(write(1));
     world->proxy.remove_session(0);
-    // As on another thread, between the worker's last look at the ring and the word that it is closed.
+    // On another thread, this could happen between the worker's last look at the ring and the word that it is closed.
     const std::array<Sge, 4> sges{};
     ASSERT_EQ(world->session().try_submit(write(2), sges), Refusal::none);
     submit(recv(3));
@@ -444,7 +445,7 @@ TEST_F(WorkerTest, WhatIsSubmittedAfterTheWorkerLetGoCompletesAsSessionClosed) {
     EXPECT_EQ(world->session().try_submit(write(4)), Refusal::session_closed);
 }
 
-// An address sanitizer sees a look at the session that is gone.
+// If the CQ still referred to the session, the address sanitizer would report the access.
 TEST_F(WorkerTest, ACqThatServedASessionForgetsIt) {
     make();
     const std::uint32_t second = world->add_session();
@@ -458,7 +459,7 @@ TEST_F(WorkerTest, ACqThatServedASessionForgetsIt) {
     EXPECT_EQ(world->await(1).size(), 1u);
 }
 
-// The simulation found all of them completing as sends.
+// Bug found by the simulation: requests that no device saw all completed as sends.
 TEST_F(WorkerTest, WhatNoDeviceSawCompletesAsWhatItWas) {
     make();
     constexpr std::array<std::pair<Opcode, CompletionOpcode>, 6> kCases{{
@@ -519,18 +520,18 @@ TEST_F(WorkerTest, AFullRingIsSearchedForAKeyInPartsAndToItsEnd) {
     EXPECT_TRUE(world->uses_key(0, 0, target->lkey(), {}, 7)) << "it stands at the ring's end";
     EXPECT_GE(steps, 600 / 64) << "so much at a time";
     EXPECT_LE(steps, 2 * 600 / 64);
-    // Not for what is another process's: no request of this session can name it.
+    // A search for another process's object skips this session, whose requests cannot name it.
     steps = 0;
     EXPECT_FALSE(world->uses_key(0, 1, target->lkey(), {}, 8));
     EXPECT_LT(steps, 600 / 64);
-    // What is taken between two looks stands in the queue pair's table, which is looked at after the rings.
+    // A request that is taken between two looks is found in the queue pair's table, which is searched after the rings.
     EXPECT_TRUE(world->uses_key(0, 0, source->lkey(), {}, 7));
     EXPECT_FALSE(world->uses_key(0, 0, target->lkey() + 1000, {}, 7));
 }
 
 TEST_F(WorkerTest, ASessionThatPublishesNonsenseIsEndedAndTheWorkerLivesOn) {
     make();
-    // As a hostile process would: straight into the shared ring, past all checks.
+    // A hostile process writes straight into the shared ring, past all checks.
     RingProducer<WorkRequest> raw = world->raw();
     for (int i = 0; i < 64; ++i) {
         WorkRequest request;

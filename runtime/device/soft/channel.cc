@@ -11,10 +11,10 @@
 namespace pollcore::soft {
 namespace {
 
-// While a link is full its reader makes room without a word; so much later the thread looks again.
+// When to look again while a link is full: the link's reader makes room without telling anybody.
 constexpr std::uint64_t kLookAgainNs = 20'000;
 
-// So often the engine is moved before it counts as busy.
+// How often next_event() moves the engine before the engine counts as busy.
 constexpr int kMovesMax = 16;
 
 }  // namespace
@@ -96,7 +96,7 @@ void Channel::awake() noexcept {
 std::uint64_t Channel::look_again_ns() noexcept {
     const std::lock_guard guard(engine_->lock());
     if (engine_->has_packets())
-        return 0;  // they came after next_event() had looked
+        return 0;  // packets came after next_event() had looked
     const std::uint64_t timer = engine_->next_deadline_ns();
     return engine_->has_turns() ? std::min(timer, engine_->now_ns() + kLookAgainNs) : timer;
 }

@@ -1,8 +1,8 @@
 // A completion channel of the software device: the events of the CQs of one engine, and the bell of the thread that
 // moves it.
 //
-// Thread safety: raise() and forget() under the engine's lock, the rest takes it.
-// Invariant: a CQ stands in raised_ once for each of its events that nobody has taken.
+// Thread safety: raise() and forget() are called under the engine's lock; the other functions take it.
+// Invariant: a CQ with events that nobody has taken stands once in the list that begins at first_raised_.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ public:
 
     [[nodiscard]] const Engine& engine() const noexcept { return *engine_; }
 
-    /// The CQ is not armed any more.
+    /// Raises an event. The CQ is not armed any more.
     void raise(SoftCq& cq) noexcept;
     /// Drops the events of the CQ that nobody has taken.
     void forget(SoftCq& cq) noexcept;
@@ -41,12 +41,12 @@ private:
     void unlist(SoftCq& cq) noexcept;
 
     std::shared_ptr<Engine> engine_;
-    // CQs with events that nobody has taken, by SoftCq::next_raised, each once.
+    // List of CQs with events that nobody has taken, linked by SoftCq::next_raised. Each CQ is in it once.
     SoftCq* first_raised_ = nullptr;
     SoftCq** behind_raised_ = &first_raised_;
 };
 
-/// Who holds it sleeps on it. The CQs hold the rest.
+/// The sleeping thread's handle of a Channel, which it shares with the CQs.
 class SoftCompletionChannel final : public CompletionChannel {
 public:
     explicit SoftCompletionChannel(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {}

@@ -1,8 +1,8 @@
 // Copying between packets and registered memory that application threads or other engines may be looking at.
 //
-// An application may poll the last bytes of an RDMA write, and a word may be the target of atomics while it
-// is read or written. So the last bytes of a piece are stored last, as one word where alignment permits, with
-// release; and a piece that is one aligned word is loaded as one.
+// An application may poll the last bytes of an RDMA write, and a word may be the target of atomics while it is read or
+// written. So the last bytes of a piece are stored last, with release, and as one word if the alignment permits. A
+// piece that is one aligned word is loaded as one word.
 #pragma once
 
 #include <atomic>
@@ -17,13 +17,13 @@ template <class Word>
 inline void store_word(std::byte* to, const std::byte* from) noexcept {
     Word word;
     std::memcpy(&word, from, sizeof(Word));
-    // Release: pairs with the acquire of whoever polls this word; all bytes before it are then visible.
+    // Release: pairs with the acquire of a thread that polls this word; all bytes before it are then visible.
     std::atomic_ref<Word>(*reinterpret_cast<Word*>(to)).store(word, std::memory_order_release);
 }
 template <class Word>
 inline void load_word(std::byte* to, const std::byte* from) noexcept {
     auto* source = reinterpret_cast<Word*>(const_cast<std::byte*>(from));
-    // Acquire: what the writer of the word wrote before it may be read next.
+    // Acquire: the caller may next read what the word's writer wrote before the word.
     const Word word = std::atomic_ref<Word>(*source).load(std::memory_order_acquire);
     std::memcpy(to, &word, sizeof(Word));
 }
@@ -48,12 +48,12 @@ inline void copy_to_memory(std::byte* to, const std::byte* from, std::size_t siz
     }
 }
 
-/// Where writes come in order, whoever waits for one looks at its end: the last word, or the few that are a record's
-/// header.
+/// Bytes at the end of a write that a thread may poll, if writes come in order: the last word, or the few words of a
+/// record's header.
 inline constexpr std::size_t kLookedAt = 32;
 
-/// The same for the last `looked_at` bytes and more, which somebody may be looking at meanwhile: by words, in their
-/// order.
+/// Like copy_to_memory(), but stores the last `looked_at` bytes word by word, in order: somebody may be looking at
+/// them.
 inline void write_to_memory(std::byte* to, const std::byte* from, std::size_t size, std::size_t looked_at) noexcept {
     constexpr std::size_t kWord = sizeof(std::uint64_t);
     if (size > looked_at) {

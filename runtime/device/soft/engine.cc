@@ -1,4 +1,4 @@
-// Moving an engine: turns, packets off the links, completions, timers.
+// Moving an engine: turns, arriving packets, completions, timers.
 #include "device/soft/engine.hpp"
 
 #include <algorithm>
@@ -96,7 +96,7 @@ std::uint32_t Engine::receive_responses(LinkPair& link) noexcept {
     return work;
 }
 
-/// What has arrived: the oldest packet of a link, if the fault plan lets it.
+/// The oldest packet of a link, unless the fault plan drops or delays it; null: there is none.
 const Packet* Engine::next_packet(Link& link) noexcept {
     if (link.held_until_ns() != 0 || core_.faults.armed(SoftFault::Kind::lose_packet, SoftFault::Kind::delay_packet))
         [[unlikely]] {
@@ -138,7 +138,7 @@ SoftQp* Engine::find(const Packet& packet) noexcept {
 }
 
 bool Engine::path_open(const SoftQp& qp) const noexcept {
-    // Relaxed, both: what is sent around the moment of the change may be lost or not.
+    // Both relaxed: a packet that is sent around the moment of a change may be lost or not.
     return qp.peer != nullptr && !qp.peer->receiver_gone.load(std::memory_order_relaxed) &&
            core_.port_up.load(std::memory_order_relaxed);
 }
@@ -174,7 +174,8 @@ void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t fr
         notify(cq, wc, receive);
 }
 
-/// What a CQ has beside the entry in this slot. One that failed has no time: syndromes stand there.
+/// Fills in what the CQ keeps beside the entry in this slot. A failed completion has no time: syndromes stand in its
+/// place.
 [[gnu::cold, gnu::noinline]] void Engine::keep_more(SoftCq& cq, std::uint32_t slot) noexcept {
     const Cqe& entry = cq.entries[slot];
     if (!cq.held.empty())
@@ -184,7 +185,7 @@ void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t fr
             entry.wc.status == IBV_WC_SUCCESS ? now_ns() : std::uint64_t{entry.wc.byte_len} << 32 | entry.wc.vendor_err;
 }
 
-/// A completion has come to an armed CQ. One that failed counts as solicited (IBTA 11.4.2.2).
+/// A completion has come to an armed CQ. A failed completion counts as solicited (IBTA 11.4.2.2).
 [[gnu::cold, gnu::noinline]] void Engine::notify(SoftCq& cq, const ibv_wc& wc, bool receive) noexcept {
     const bool solicited = wc.status != IBV_WC_SUCCESS || (receive && solicited_);
     if (cq.armed == Armed::solicited && !solicited)
@@ -194,7 +195,7 @@ void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t fr
         if (moderation.until_ns == 0) {
             moderation.until_ns = now_ns() + moderation.period_ns;
             moderated_cqs_.push_back(&cq);
-            doorbell_->ring();  // a timer that who sleeps does not know of
+            doorbell_->ring();  // the sleeping thread does not know of this timer
         }
         return;
     }
@@ -202,7 +203,7 @@ void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t fr
     cq.events_to->raise(cq);
 }
 
-/// Raises the events that were held back for as long as they may be.
+/// Raises the events that were held back long enough.
 [[gnu::cold, gnu::noinline]] void Engine::run_moderation(std::uint64_t now_ns) noexcept {
     std::erase_if(moderated_cqs_, [now_ns](SoftCq* cq) {
         if (now_ns < cq->moderation.until_ns)
@@ -212,7 +213,7 @@ void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t fr
     });
 }
 
-/// Whether a completion is lost because its CQ has no room, and what that does.
+/// Whether a completion is lost because its CQ has no room. If so, handles the overrun.
 [[gnu::cold, gnu::noinline]] bool Engine::overruns(SoftCq& cq, const SoftQp& qp) noexcept {
     if (cq.tail - cq.head != cq.capacity && !core_.faults.meet(SoftFault::Kind::overrun, qp.qp_num))
         return false;
@@ -221,14 +222,14 @@ void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t fr
         core_.events.raise(IBV_EVENT_CQ_ERR, cq.plain());
         return true;
     }
-    // What an overrun does to the CQ's QPs waits for the end of the move: their state must not change under the caller.
+    // The CQ's QPs go to error only at the end of the move: their state must not change under the caller.
     cq.dead = true;
     overrun_cqs_.push_back(&cq);
     return true;
 }
 
-/// In a completion that failed only wr_id, status, qp_num and vendor_err hold something; the rest is whatever the
-/// hardware left there. The opcode may even lie about the queue.
+/// In a failed completion only wr_id, status, qp_num and vendor_err are valid. The other fields are whatever the
+/// hardware left there; even the opcode may not fit the queue.
 [[gnu::cold, gnu::noinline]] void Engine::spoil(ibv_wc& wc) noexcept {
     const auto garbage = [this] {
         garbage_ ^= garbage_ << 13;
@@ -250,8 +251,8 @@ void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t fr
     wc.dlid_path_bits = static_cast<std::uint8_t>(garbage());
 }
 
-/// IBTA 11.2.8 and 10.2.6: a CQ that overran is lost, the event is raised once, and its QPs have a
-/// catastrophic error of their own.
+/// A CQ that overran is lost: its event is raised once, and each of its QPs has a catastrophic error of its own (IBTA
+/// 11.2.8 and 10.2.6).
 [[gnu::cold, gnu::noinline]] void Engine::kill_overrun_cqs() noexcept {
     while (!overrun_cqs_.empty()) {
         SoftCq* cq = overrun_cqs_.back();
@@ -314,7 +315,7 @@ std::uint32_t Engine::flush_sends(SoftQp& qp, std::uint32_t most) noexcept {
     return work;
 }
 
-/// Behind the last receive that is flushed.
+/// The position behind the last receive that is flushed.
 std::uint32_t Engine::flush_end(const SoftQp& qp) const noexcept {
     return core_.profile.keeps_late_receives ? qp.late_receives : qp.rq.posted;
 }
@@ -330,7 +331,7 @@ std::uint32_t Engine::flush(SoftQp& qp) noexcept {
         push_cqe(qp.recv_queue_cq(), qp, wc, qp.rq.done, true);
     }
     if (qp.shared != nullptr && !qp.last_wqe_said) [[unlikely]] {
-        // Of an SRQ's receives only the one that it had taken ends here; the others serve other QPs (IBTA 10.2.9).
+        // Only the SRQ receive that this QP has taken ends here; the others serve other QPs (IBTA 10.2.9).
         if (qp.receive_taken)
             fail_recv(qp, IBV_WC_WR_FLUSH_ERR);
         qp.last_wqe_said = true;
@@ -353,8 +354,8 @@ void Engine::hold_clock(std::uint64_t now_ns) noexcept {
     last_now_ns_ = std::max(last_now_ns_, now_ns);
 }
 
-/// An acknowledgement timer runs from the first look at the clock after the packet was sent, so it is never
-/// early, and the clock is read once in many moves only.
+/// An acknowledgement timer runs from the first look at the clock after the packet was sent. So it never fires early,
+/// and the clock need be read only once in many moves.
 void Engine::look_at_clock() noexcept {
     if (clock_held_)
         return;
@@ -392,7 +393,7 @@ void Engine::run_timer(SoftQp& qp, std::uint64_t now_ns) noexcept {
         timers_.remove(qp);
         activate(qp);
     } else if (qp.sq.done == tx.assigned) {
-        timers_.remove(qp);  // all was acknowledged
+        timers_.remove(qp);  // everything was acknowledged
         tx.deadline_ns = 0;
     } else if (tx.deadline_ns == 0) {
         tx.deadline_ns = now_ns + tx.ack_timeout_ns;
@@ -403,16 +404,16 @@ void Engine::run_timer(SoftQp& qp, std::uint64_t now_ns) noexcept {
         else if (tx.waits_since_ns == 0)
             tx.waits_since_ns = now_ns;
         else if (now_ns - tx.waits_since_ns >= kHostPatienceNs)
-            retry(qp);  // that thread does not come back
+            retry(qp);  // the peer's thread does not come back
     }
 }
 
-/// Whether packets of the connection may wait in a link because an engine did not move. An HCA answers
+/// Whether packets of the connection may be waiting in a link because an engine did not move. An HCA answers
 /// whether or not its host polls, so a host that does not poll must not count as a lost packet.
 bool Engine::still_under_way(const SoftQp& qp, std::uint64_t now_ns) noexcept {
     if (!path_open(qp) || !qp.peer->attended.load(std::memory_order_relaxed))
         return false;
-    // The fault plan's delays are the network's; what is left when they are over is the host's.
+    // A delay of the fault plan stands for the network. A packet that still waits when it is over waits for the host.
     const auto due = [now_ns](const Link& link) { return link.held_until_ns() <= now_ns; };
     if (!qp.peer->requests.drained() && due(qp.peer->requests))
         return true;

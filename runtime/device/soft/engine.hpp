@@ -1,6 +1,6 @@
 // An engine: the part of the software device that moves when one thread polls.
 //
-// It holds the QPs and CQs of one thread domain, takes packets off the links that lead to it, and does the
+// It holds the QPs and CQs of one thread domain, takes packets off the links that lead to it, and runs the
 // protocols of its QPs: reliable connections in requester.cc and responder.cc, the others in unreliable.cc. Nothing
 // else moves work: a post only enqueues.
 //
@@ -51,9 +51,9 @@ struct DeviceCore {
     ibv_gid gid{};
     /// Relaxed: a port that goes down loses packets a moment earlier or later.
     std::atomic<bool> port_up{true};
-    /// The kernel has let go of the device. Sequentially consistent, as what a doorbell is rung for.
+    /// The kernel has let go of the device. Sequentially consistent, as everything that a Doorbell is rung for.
     std::atomic<bool> removed{false};
-    /// Of all QPs that there were. Relaxed: they only count.
+    /// RNR NAKs of all QPs, gone ones too. Relaxed: they only count.
     std::atomic<std::uint64_t> rnr_naks_received{0};
     std::atomic<std::uint64_t> rnr_naks_sent{0};
 };
@@ -61,13 +61,13 @@ struct DeviceCore {
 class alignas(kCacheLine) Engine {
 public:
     // Burst limits of one move().
-    static constexpr std::uint32_t kTurnsMax = 16;           ///< QPs that send, QPs that answer
-    static constexpr std::uint32_t kPacketsPerTurnMax = 16;  ///< packets that one of them sends
+    static constexpr std::uint32_t kTurnsMax = 16;           ///< QPs that send; also QPs that answer
+    static constexpr std::uint32_t kPacketsPerTurnMax = 16;  ///< packets that one QP sends
     static constexpr std::uint32_t kReceiveMax = 64;         ///< packets taken off one link
     static constexpr std::uint32_t kFlushPerTurnMax = 128;   ///< work requests that one QP flushes
-    /// While a timer is armed, one move in so many reads the clock.
+    /// While a timer is armed, one move in kMovesPerClock reads the clock.
     static constexpr std::uint32_t kMovesPerClock = 16;
-    /// A thread that has not polled for so long is gone: what waits for it counts as lost.
+    /// A thread that has not polled for this time is gone: packets that wait for it count as lost.
     static constexpr std::uint64_t kHostPatienceNs = 10'000'000'000;
 
     Engine(DeviceCore& core, std::shared_ptr<Fabric> fabric);
@@ -81,23 +81,23 @@ public:
     [[nodiscard]] FaultPlan& faults() noexcept { return core_.faults; }
     [[nodiscard]] const SoftProfile& profile() const noexcept { return core_.profile; }
     [[nodiscard]] bool removed() const noexcept { return core_.removed.load(std::memory_order_seq_cst); }
-    /// Of the thread that moves this engine.
+    /// The doorbell of the thread that moves this engine.
     [[nodiscard]] const std::shared_ptr<Doorbell>& doorbell() const noexcept { return doorbell_; }
 
     // ---- engine.cc: moving ----
 
-    /// Does what can be done now, up to the burst limits. Returns how much that was.
+    /// Does all work that can be done now, up to the burst limits. Returns how much it did.
     std::uint32_t move() noexcept;
     /// Runs the timers that are due at `now_ns`.
     void tick(std::uint64_t now_ns) noexcept;
     /// When the next timer is due; max() if none is.
     [[nodiscard]] std::uint64_t next_deadline_ns() const noexcept;
     [[nodiscard]] std::uint64_t now_ns() noexcept;
-    /// Time for whatever is done until release_clock(): advance() brings its own.
+    /// Stops the clock at `now_ns` until release_clock(): advance() brings its own time.
     void hold_clock(std::uint64_t now_ns) noexcept;
     void release_clock() noexcept { clock_held_ = false; }
 
-    /// Whether packets have come and were not taken. For a thread that has said that it sleeps: see Doorbell.
+    /// Whether packets have come and were not taken. For a thread that has announced that it sleeps: see Doorbell.
     [[nodiscard]] bool has_packets() const noexcept;
     /// Whether a QP waits for its next turn, or for room in a link.
     [[nodiscard]] bool has_turns() const noexcept { return !failed_ && !(tx_active_.empty() && rx_active_.empty()); }
@@ -107,30 +107,30 @@ public:
         tx_active_.push_back(qp);
         doorbell_->ring();
     }
-    /// To ERR. What is queued is flushed as the engine moves.
+    /// Moves the QP to ERR. Queued work is flushed as the engine moves.
     void enter_error(SoftQp& qp, bool keep_responses) noexcept;
-    /// UC and UD: to SQE, where sends are flushed and receives go on.
+    /// UC and UD: moves the QP to SQE, where sends are flushed and receives go on.
     void enter_send_error(SoftQp& qp) noexcept;
-    /// Back from SQE: what was posted until now is flushed.
+    /// Back from SQE: flushes the sends that were posted until now.
     void leave_send_error(SoftQp& qp) noexcept;
-    /// Raises the event of an armed limit that is not kept.
+    /// Raises the event if a limit is armed and fewer receives are left.
     void check_limit(SoftSrq& srq) noexcept;
 
     // ---- engine_table.cc: the control side's part ----
 
-    /// The device has failed: nothing moves any more, and what others send here is lost. Takes the lock.
+    /// The device has failed: nothing moves any more, and packets that others send here are lost. Takes the lock.
     void fail() noexcept;
 
     /// Gives the QP its number; false when the table is full.
     [[nodiscard]] bool add(SoftQp& qp);
-    /// Takes the QP out of everything. CQEs of it stay, unless the profile purges them.
+    /// Takes the QP out of all lists and tables. Its CQEs stay, unless the profile purges them.
     void remove(SoftQp& qp) noexcept;
     /// Drops all queued work and protocol state.
     void reset(SoftQp& qp) noexcept;
     void add_incoming(std::shared_ptr<LinkPair> link);
     void drop_incoming(std::uint32_t from) noexcept;
     void purge(SoftCq& cq, const SoftQp& qp) noexcept;
-    /// The way of datagrams to the link's far end.
+    /// Lets datagrams go to the link's far end.
     void add_outgoing(std::shared_ptr<LinkPair> link);
     void drop_outgoing(std::uint32_t to) noexcept;
     void mark_incoming_gone() noexcept;
@@ -210,7 +210,7 @@ private:
     void refuse_write(SoftQp& qp, bool takes_receive) noexcept;
     [[nodiscard]] bool take_receive(SoftQp& qp) noexcept;
     [[nodiscard]] bool take_shared_receive(SoftQp& qp) noexcept;
-    /// What the last packet of a message tells its receive's completion, on a connection.
+    /// The completion of a receive, from the last packet of its message, on a connection.
     [[nodiscard]] static ibv_wc received(const SoftQp& qp, const Packet& packet, ibv_wc_opcode opcode) noexcept {
         ibv_wc wc{};
         wc.opcode = opcode;
@@ -239,14 +239,14 @@ private:
     QpList<&SoftQp::rx_hook> rx_active_;
     QpList<&SoftQp::timer_hook> timers_;
     OwnLines<std::shared_ptr<LinkPair>> incoming_;
-    std::uint32_t cqs_ = 0;  ///< that there are; either list has room for them all
+    std::uint32_t cqs_ = 0;  ///< number of CQs; overrun_cqs_ and moderated_cqs_ each have room for all of them
     std::vector<SoftCq*> overrun_cqs_;
-    std::vector<SoftCq*> moderated_cqs_;  ///< which hold an event back
+    std::vector<SoftCq*> moderated_cqs_;  ///< CQs that hold an event back
     const std::shared_ptr<Doorbell> doorbell_ = std::make_shared<Doorbell>();
     // warm
     DeviceCore& core_;
     OwnLines<SoftQp*> qps_;
-    std::vector<std::shared_ptr<LinkPair>> outgoing_;  ///< of datagrams, by the number of the engine there
+    std::vector<std::shared_ptr<LinkPair>> outgoing_;  ///< for datagrams, by the number of the far engine
     std::uint64_t last_now_ns_ = 0;
     std::uint64_t next_deadline_ns_ = std::numeric_limits<std::uint64_t>::max();
     HeldPayload held_;  ///< goes with the next CQE

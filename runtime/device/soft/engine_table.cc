@@ -1,4 +1,4 @@
-// What the control side does to an engine: making it, and taking QPs, CQs and links in and out.
+// The control side's part of an engine: making it, adding and removing QPs, CQs and links.
 #include <algorithm>
 #include <mutex>
 
@@ -17,13 +17,14 @@ Engine::~Engine() {
 }
 
 void Engine::fail() noexcept {
-    fabric_->remove(*this);  // takes the locks of others, so not under ours
+    fabric_->remove(*this);  // takes the locks of other engines, so not under ours
     const std::lock_guard guard(lock_);
     failed_ = true;
 }
 
 bool Engine::add(SoftQp& qp) {
-    // Places go round, so that the number of a QP that is gone is not met again soon; or the lowest that is free.
+    // Places go round, so that the number of a QP that is gone is not used again soon. A profile may take the lowest
+    // free one instead.
     if (core_.profile.reuses_qp_numbers)
         last_index_ = kQpsPerEngineMax - 1;
     for (std::uint32_t tried = 0; tried < kQpsPerEngineMax; ++tried) {
@@ -50,7 +51,7 @@ void Engine::reset(SoftQp& qp) noexcept {
     tx_active_.remove(qp);
     rx_active_.remove(qp);
     timers_.remove(qp);
-    // CQEs stay where they are, but the slots that they would give back are no more.
+    // CQEs stay where they are, but the slots that they would give back are gone.
     for (SoftCq* cq : {&qp.send_queue_cq(), &qp.recv_queue_cq()}) {
         if (core_.profile.purges_cqes)
             purge(*cq, qp);
@@ -65,7 +66,7 @@ void Engine::reset(SoftQp& qp) noexcept {
         }
     }
     if (qp.receive_taken)
-        ++qp.shared->rq.freed;  // it ends without a completion
+        ++qp.shared->rq.freed;  // this receive ends without a completion
     qp.receive_taken = qp.last_wqe_said = false;
     qp.sq.clear();
     qp.rq.clear();
@@ -86,7 +87,7 @@ void Engine::reset(SoftQp& qp) noexcept {
     qp.current = IBV_QPS_RESET;
 }
 
-/// Takes the QP's completions out; those of others move up, in their order.
+/// Takes the QP's completions out. Completions of other QPs move up and keep their order.
 void Engine::purge(SoftCq& cq, const SoftQp& qp) noexcept {
     std::uint32_t kept = cq.head;
     for (std::uint32_t at = cq.head; at != cq.tail; ++at) {
@@ -126,7 +127,7 @@ void Engine::add_incoming(std::shared_ptr<LinkPair> link) {
     mark_incoming_attended();
 }
 
-/// Nobody polls for an engine without QPs, so what is sent to it is not on its way any more.
+/// Nobody polls for an engine without QPs, so packets that wait for it do not count as under way.
 void Engine::mark_incoming_attended() noexcept {
     for (const auto& link : incoming_)
         link->attended.store(qps_in_use_ != 0, std::memory_order_relaxed);

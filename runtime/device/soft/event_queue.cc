@@ -34,7 +34,7 @@ const void* EventQueue::object_of(const ibv_async_event& event) noexcept {
         case IBV_EVENT_COMM_EST: return event.element.qp;
         case IBV_EVENT_SRQ_ERR:
         case IBV_EVENT_SRQ_LIMIT_REACHED: return event.element.srq;
-        default: return nullptr;  // of the port or the device, which have no destroy to hold up
+        default: return nullptr;  // of the port or the device, which are not destroyed
     }
 }
 
@@ -49,7 +49,7 @@ void EventQueue::push(const Queued& queued) noexcept {
     }
     unused_.front() = queued;
     queue_.splice(queue_.end(), unused_, unused_.begin());
-    // The counter of an eventfd cannot be full here: take() empties it whenever the queue gets empty.
+    // The eventfd's counter cannot be full here: take() empties it whenever the queue gets empty.
     (void)eventfd_write(fd_, 1);
 }
 

@@ -1,8 +1,8 @@
-// Asynchronous events of a device, and who has not acknowledged them yet.
+// Asynchronous events of a device, and which of them are not acknowledged yet.
 //
 // Thread safety: all functions, from any thread. Engines raise events under their lock; this queue's mutex is
 // taken last and nothing is called while it is held.
-// Events are rare, so a mutex and an allocation are no matter here.
+// Events are rare, so a mutex and an allocation do not matter here.
 #pragma once
 
 #include <cstdint>
@@ -44,8 +44,8 @@ private:
         ibv_async_event event;
         const void* object;
     };
-    // So many events may wait or be unacknowledged without memory for them being looked for. One that there is none for
-    // is lost.
+    // How many events may wait or be unacknowledged before more need an allocation. An event that there is no memory
+    // for is lost.
     static constexpr std::size_t kUsual = 64;
 
     void push(const Queued& queued) noexcept;
@@ -53,7 +53,8 @@ private:
     static const void* object_of(const ibv_async_event& event) noexcept;
 
     std::mutex mutex_;
-    // Each event goes from the third to the first, from there to the second when it is of an object, and back.
+    // An event's node goes from unused_ to queue_. If the event has an object, the node then goes to taken_. At last it
+    // goes back to unused_.
     std::list<Queued> queue_;
     std::list<Queued> taken_;
     std::list<Queued> unused_;

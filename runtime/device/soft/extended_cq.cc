@@ -1,7 +1,7 @@
-// Polling by ibv_start_poll, ibv_next_poll and ibv_end_poll: one completion at a time is the current one, and what
-// is asked of it is read where it lies.
+// Polling by ibv_start_poll, ibv_next_poll and ibv_end_poll: one completion at a time is the current one, and its
+// fields are read in place.
 //
-// As with other providers the CQ's lock, here its engine's, is held from a start that succeeds to the end.
+// As with other providers, the CQ's lock is held from a successful start to the end. Here it is the engine's lock.
 #include <cerrno>
 
 #include "device/soft/engine.hpp"
@@ -19,7 +19,7 @@ namespace {
     return of(cq).front().wc;
 }
 
-/// Makes the front the current completion, if there is one.
+/// Makes the front entry the current completion, if there is one.
 [[nodiscard]] int show(SoftCq& cq) noexcept {
     cq.shown = false;
     if (cq.empty())
@@ -79,7 +79,7 @@ void set_extended_ops(ibv_cq_ex& cq) noexcept {
     cq.read_slid = [](ibv_cq_ex* it) noexcept { return std::uint32_t{current(it).slid}; };
     cq.read_sl = [](ibv_cq_ex* it) noexcept { return current(it).sl; };
     cq.read_dlid_path_bits = [](ibv_cq_ex* it) noexcept { return current(it).dlid_path_bits; };
-    // VLANs, flow tags and tag matching were not asked for when the CQ was made, as there is no way to.
+    // No functions for VLANs, flow tags and tag matching: CqOptions has no way to ask for them.
 }
 
 void set_time_op(ibv_cq_ex& cq) noexcept {

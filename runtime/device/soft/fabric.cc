@@ -26,7 +26,7 @@ std::shared_ptr<Fabric> Fabric::join(const std::string& name) {
 
 ibv_gid Fabric::new_gid() {
     const std::lock_guard guard(mutex_);
-    // A unique local IPv6 address (RFC 4193); the device's number stands in the last four bytes.
+    // A unique local IPv6 address (RFC 4193). The last four bytes are the device's number.
     ibv_gid gid{};
     gid.raw[0] = 0xfd;
     gid.raw[1] = 0x50;
@@ -38,7 +38,7 @@ ibv_gid Fabric::new_gid() {
 
 std::uint32_t Fabric::add(Engine& engine) {
     const std::lock_guard guard(mutex_);
-    // Numbers go round, so that one that was given back is not met again soon.
+    // Numbers go round, so that a number that was given back is not used again soon.
     for (std::uint32_t tried = 1; tried < kEnginesMax; ++tried) {
         last_engine_ = last_engine_ + 1 < kEnginesMax ? last_engine_ + 1 : 1;
         if (!engines_.emplace(last_engine_, &engine).second)
@@ -59,7 +59,7 @@ void Fabric::remove(Engine& engine) noexcept {
     const std::lock_guard guard(mutex_);
     const auto found = engines_.find(engine.id());
     if (found == engines_.end() || found->second != &engine)
-        return;  // it failed before, and its number may be another's by now
+        return;  // it failed before, and another engine may have its number by now
     engines_.erase(found);
     for (const auto& [id, other] : engines_) {
         const std::lock_guard engine_guard(other->lock());
@@ -67,7 +67,7 @@ void Fabric::remove(Engine& engine) noexcept {
         other->drop_outgoing(engine.id());
     }
     const Gid gid = bytes(engine.gid());
-    // GIDs are never given twice, so the paths of a device that is gone lead nowhere for ever.
+    // No GID is given twice, so the paths of a device that is gone are of no more use.
     if (std::none_of(engines_.begin(), engines_.end(),
                      [&](const auto& other) { return bytes(other.second->gid()) == gid; }))
         std::erase_if(paths_, [&](const Path& path) { return path.first == gid || path.second == gid; });

@@ -1,7 +1,7 @@
 // A fabric: the engines of all software devices of this process that can reach each other.
 //
 // QP numbers are unique in a fabric: the engine's number in the upper bits, the place in its table below.
-// A fabric lives as long as a device or an engine of it.
+// A fabric lives as long as one of its devices or engines.
 //
 // Thread safety: all functions, from any thread, not under an engine's lock (they take engines' locks, one
 // at a time).
@@ -23,7 +23,7 @@ namespace pollcore::soft {
 class Engine;
 struct LinkPair;
 
-/// 24 bits: 10 for the engine (0 is nobody's, since QP numbers 0 and 1 are special), 14 for the place.
+/// A QP number's 24 bits: 10 for the engine (never 0, since QP numbers 0 and 1 are special), 14 for the place.
 inline constexpr std::uint32_t kQpIndexBits = 14;
 inline constexpr std::uint32_t kQpsPerEngineMax = 1u << kQpIndexBits;
 inline constexpr std::uint32_t kEnginesMax = 1u << (24 - kQpIndexBits);
@@ -39,15 +39,15 @@ public:
     [[nodiscard]] ibv_gid new_gid();
     /// The engine's number. Throws pollcore::Error when there are kEnginesMax.
     [[nodiscard]] std::uint32_t add(Engine& engine);
-    /// Takes the engine off: what others send to it is lost from now on.
+    /// Takes the engine off the fabric. Packets that others send to it are lost from now on.
     void remove(Engine& engine) noexcept;
-    /// Waits until no engine goes by what it read before of another's doorbell.
+    /// Waits until no engine acts on an old value of another engine's Doorbell::used().
     void settle() noexcept;
-    /// The way from an engine to the engine of a QP, made if there is none. Null when no engine with that
+    /// The link from an engine to the engine of a QP, made if there is none. Null when no engine with that
     /// GID has QPs of this number: packets on such a path vanish, as on a real network.
     [[nodiscard]] std::shared_ptr<LinkPair> route(Engine& from, const ibv_gid& gid, std::uint32_t qp_num);
-    /// Datagrams go from each engine of the device `from` to each engine of the device `to` from now on, also of
-    /// engines that come later. Made beforehand, since a send on its way cannot wait for it.
+    /// Lets datagrams go from each engine of the device `from` to each engine of the device `to`, including engines
+    /// that are made later. Called before the first send, since a send cannot wait for it.
     void open_path(const ibv_gid& from, const ibv_gid& to);
 
 private:

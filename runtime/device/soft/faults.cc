@@ -42,7 +42,7 @@ std::optional<SoftFault> FaultPlan::meet(Kind kind, std::uint32_t qp_num, std::o
             (fault.state && fault.state != state)) {
             continue;
         }
-        // Each counts for itself, whether or not another is met.
+        // Each fault counts for itself, whether or not the occasion meets another one.
         ++planned.seen;
         if (planned.seen < fault.nth || planned.seen - fault.nth >= fault.count || met) {
             continue;

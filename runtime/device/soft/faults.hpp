@@ -1,10 +1,10 @@
-// The fault plan of a software device: what is to go wrong, and when.
+// The fault plan of a software device: what is to go wrong, and when (D45).
 //
-// Faults come in where real ones do: as statuses, lost packets, full CQs and calls that fail. What follows from them
-// (flushes, retries, events) is the device's ordinary behaviour.
+// Faults happen where real ones do: as statuses, lost packets, full CQs and calls that fail. Their consequences
+// (flushes, retries, events) are the device's ordinary behaviour.
 //
-// Thread safety: FaultPlan's functions from any thread; engines ask it under their lock, and nothing is called while
-// its own is held.
+// Thread safety: FaultPlan's functions from any thread. Engines call them under their lock. A plan calls nothing while
+// it holds its own lock.
 // Cost: armed() is one relaxed load; everything else happens only while a fault of that kind is planned.
 #pragma once
 
@@ -20,19 +20,19 @@
 
 namespace pollcore {
 
-/// One thing that goes wrong. It concerns the occasions of its kind that come after it was planned: the `nth` of those
-/// that match, and as many in a row as `count` says.
+/// One thing that goes wrong. It hits occasions of its kind that come after it was planned: the `nth` one that matches,
+/// and the following ones, `count` in all.
 struct SoftFault {
     enum class Kind : std::uint8_t {
         send,          ///< a request posted to a send queue is not carried out and completes with `status`
         receive,       ///< a receive, counted as posted, completes with `status` when a message arrives for it
         overrun,       ///< a completion finds its CQ full
-        lose_packet,   ///< a packet that arrives, or rather does not
+        lose_packet,   ///< a packet is lost instead of arriving
         delay_packet,  ///< a packet arrives `delay_ns` late, with all behind it on its link
-        post_send,     ///< a request is refused with `error`, in the middle of its chain if that is where it stands
+        post_send,     ///< a request is refused with `error`, even in the middle of its chain
         post_recv,
         poll_cq,    ///< ibv_poll_cq, ibv_start_poll or ibv_next_poll fails on a CQ that has something
-        create_pd,  ///< from here on: the call fails with `error`
+        create_pd,  ///< this kind and those that follow: the call fails with `error`
         create_channel,
         create_cq,
         req_notify_cq,
@@ -44,11 +44,11 @@ struct SoftFault {
     };
 
     Kind kind = Kind::send;
-    std::uint32_t qp_num = 0;                ///< only where this QP is concerned, 0: wherever. Not for create_*.
+    std::uint32_t qp_num = 0;                ///< only for this QP; 0: for any. Not for create_*.
     std::optional<ibv_qp_state> state = {};  ///< modify: only to this state
     std::uint64_t nth = 1;                   ///< the first is 1
     std::uint64_t count = 1;
-    double probability = 1;  ///< with which each of those is hit, by the device's fault_seed
+    double probability = 1;  ///< of each of these occasions to be hit; drawn by the device's fault_seed
     ibv_wc_status status = IBV_WC_GENERAL_ERR;
     int error = 0;  ///< errno value; 0: EIO
     std::uint64_t delay_ns = 0;
@@ -66,13 +66,13 @@ public:
     void add(const SoftFault& fault);
     void clear();
 
-    /// Whether faults of one of these kinds were planned since the last clear(). Relaxed: who plans a fault and then
-    /// posts work hands the work over by more than this.
+    /// Whether faults of one of these kinds were planned since the last clear(). Relaxed: a thread that plans a fault
+    /// and then posts work hands the work over by a stronger order.
     template <class... Kinds>
     [[nodiscard]] bool armed(Kinds... kinds) const noexcept {
         return (armed_.load(std::memory_order_relaxed) & (bit(kinds) | ...)) != 0;
     }
-    /// Counts an occasion, and says which fault it meets.
+    /// Counts an occasion, and returns the fault that it meets.
     [[nodiscard]] std::optional<SoftFault> meet(Kind kind, std::uint32_t qp_num = 0,
                                                 std::optional<ibv_qp_state> state = std::nullopt) noexcept;
 

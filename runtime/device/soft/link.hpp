@@ -3,8 +3,8 @@
 // A record is a header line and the payload, in lines. Records never wrap: a pad record fills the end.
 // Positions count bytes and never wrap either (64 bits).
 //
-// Thread safety: one producer and one consumer, each under its own engine's lock. Of a local link both are
-// the same engine, which may then rewind() it to keep a small working set.
+// Thread safety: one producer and one consumer, each under its own engine's lock. On a local link both are one engine,
+// which may rewind the link to keep a small working set.
 // Invariants: consumed <= published <= prepared <= consumed + capacity.
 #pragma once
 
@@ -41,7 +41,7 @@ public:
         const std::uint64_t offset = tail_ & (kCapacity - 1);
         const std::uint64_t pad = offset + size > kCapacity ? kCapacity - offset : 0;
         if (tail_ + pad + size - head_cached_ > kCapacity) {
-            // Acquire: pairs with the release in release(); the consumer has read what we now overwrite.
+            // Acquire: pairs with the release in release(); the consumer has read the bytes that we now overwrite.
             head_cached_ = consumer_position_.load(std::memory_order_acquire);
             if (tail_ + pad + size - head_cached_ > kCapacity)
                 return nullptr;
@@ -59,22 +59,22 @@ public:
     void push(const Packet& packet) noexcept { tail_ += packet.record_size; }
     /// Makes all pushed packets visible. Release: pairs with the acquire in peek().
     void publish() noexcept { producer_position_.store(tail_, std::memory_order_release); }
-    /// The same for a consumer that may sleep: see Doorbell.
+    /// publish() for a consumer that may sleep: see Doorbell.
     void publish_to_sleeper() noexcept { producer_position_.store(tail_, std::memory_order_seq_cst); }
-    /// The consumer has taken all that was published. Acquire only because it is the same load as in
-    /// prepare(); a stale "no" is asked again later.
+    /// Whether the consumer has taken everything that was published. Acquire only to be the same load as in prepare();
+    /// the caller asks again after a stale "no".
     [[nodiscard]] bool drained() const noexcept { return consumer_position_.load(std::memory_order_acquire) == tail_; }
 
     // ---- consumer ----
 
     /// A fault plan's delay: until when the packet at the head is held up; 0: it is not. Relaxed: the producer's engine
-    /// only asks whether a packet is late or lost, and either is right around the moment of the change.
+    /// only asks whether a packet is late or lost, and around the moment of a change either answer is right.
     [[nodiscard]] std::uint64_t held_until_ns() const noexcept {
         return held_until_ns_.load(std::memory_order_relaxed);
     }
     void hold_until(std::uint64_t time_ns) noexcept { held_until_ns_.store(time_ns, std::memory_order_relaxed); }
 
-    /// Whether anything was published and not taken, for one that is about to sleep: see Doorbell.
+    /// Whether everything that was published was taken, for a consumer that is about to sleep: see Doorbell.
     [[nodiscard]] bool empty_for_sleeper() const noexcept {
         return head_ == producer_position_.load(std::memory_order_seq_cst);
     }
@@ -98,7 +98,7 @@ public:
     /// Gives the memory of popped packets back. Release: pairs with the acquire in prepare().
     void release() noexcept { consumer_position_.store(head_, std::memory_order_release); }
 
-    /// Local links only: back to the start when all is read, so that the same few lines stay in cache.
+    /// Local links only: goes back to the start when everything was read, so that few lines stay in use and in cache.
     void rewind_if_empty() noexcept {
         if (head_ != tail_)
             return;
@@ -122,13 +122,13 @@ private:
     alignas(64) std::byte* const memory_;
 };
 
-/// What one engine sends to another. Responses have a link of their own: taking a response needs no room
-/// anywhere, taking a request may need room for the response, so the two can never wait for each other.
+/// The links from one engine to another. Responses have a link of their own: taking a request may need room for the
+/// response, but taking a response needs no room anywhere. So requests and responses can never wait for each other.
 struct LinkPair {
     LinkPair(std::uint32_t from_engine, std::uint32_t to_engine, std::shared_ptr<Doorbell> at_far_end)
         : from(from_engine), to(to_engine), local(from_engine == to_engine), bell(std::move(at_far_end)) {}
 
-    /// Makes what was pushed to one of the two links visible, and wakes who waits for it.
+    /// Makes the packets pushed to one of the two links visible, and wakes the thread that waits for them.
     void publish(Link& link) noexcept {
         if (!bell->used()) [[likely]] {
             link.publish();
@@ -142,9 +142,9 @@ struct LinkPair {
     const std::uint32_t to;
     const bool local;
     const std::shared_ptr<Doorbell> bell;  ///< of the engine at the far end
-    /// The engine at the far end is gone: what is sent is lost. Relaxed: a late look only fills the link.
+    /// The engine at the far end is gone: packets are lost. Relaxed: a late look only fills the link.
     std::atomic<bool> receiver_gone{false};
-    /// The engine at the far end has QPs, and so somebody who polls for them. Relaxed: as above.
+    /// The engine at the far end has QPs, and so a thread polls for them. Relaxed: a late look only shifts a retry.
     std::atomic<bool> attended{true};
     Link requests;
     Link responses;

@@ -2,10 +2,10 @@
 //
 // Thread safety: add() and remove() are called by the control side, one at a time. find(), find_remote(),
 // bind() and invalidate() may run in any engine at any time, under that engine's lock. The caller of remove()
-// must take and give back each engine's lock before retire(): until then an engine may still be using the
-// entry it found.
-// Invariants: a region's key is never given twice in a row for a place; key 0 is nobody's. A window's place
-// keeps the upper bits of its key; each bind chooses the lowest eight.
+// must take and give back each engine's lock before retire(): until then an engine may still be using an
+// entry that it has found.
+// Invariants: a place never gives a region the same key twice in a row; no region or window has key 0. The upper bits
+// of a window's key are those of its place; each bind chooses the lowest eight.
 #pragma once
 
 #include <atomic>
@@ -33,16 +33,16 @@ struct MemoryRegion {
 struct Window {
     const ibv_mw_type type;
     const ibv_pd* const pd;
-    SpinLock lock{};  ///< of what follows, and held by who uses the memory through it
+    SpinLock lock{};  ///< guards the members below; a thread holds it while it uses memory through the window
     bool bound = false;
-    const ibv_qp* qp = nullptr;    ///< type 2: the only one that peers reach it through
+    const ibv_qp* qp = nullptr;    ///< type 2: the only QP that peers reach it through
     std::uint32_t region_key = 0;  ///< of the region that it is a part of
-    MemoryRegion range{};          ///< what it opens; its iova is the address that peers use
+    MemoryRegion range{};          ///< the memory that it opens to peers; `iova` is the address that they use
 };
 
 /// What a bind asks for (struct ibv_mw_bind_info, and the keys).
 struct WindowBind {
-    std::uint32_t key = 0;  ///< the window's, before
+    std::uint32_t key = 0;  ///< the window's old key
     std::uint32_t new_key = 0;
     std::uint32_t region_key = 0;
     std::uint64_t address = 0;
@@ -50,8 +50,9 @@ struct WindowBind {
     int access = 0;
 };
 
-/// Memory that a peer's request may touch; null when it may not. It holds a window's lock as long as it lives, so
-/// that nobody uses a binding any more when the bind or invalidation that ends it completes.
+/// Memory that a peer's request may touch; null when it may not. If the request names a window, the object holds the
+/// window's lock while it lives. So nobody uses a binding any more when the bind or invalidation that ends it
+/// completes.
 class RemoteMemory {
 public:
     RemoteMemory() = default;
@@ -80,13 +81,13 @@ public:
     [[nodiscard]] std::uint32_t add(Window& window) { return add({}, &window); }
     /// From now on nobody finds the key, whatever its lowest bits.
     void remove(std::uint32_t key) noexcept;
-    /// remove() did not happen.
+    /// Undoes remove().
     void restore(std::uint32_t key) noexcept;
-    /// The place may be used again.
+    /// Lets the key's place be used again.
     void retire(std::uint32_t key) noexcept;
-    /// Windows bound to the region.
+    /// Number of windows bound to the region.
     [[nodiscard]] std::uint32_t windows_of(std::uint32_t key) const noexcept;
-    /// The window opens nothing any more; its key stays. With `qp`, only if it is bound to that.
+    /// The window opens nothing any more; its key stays. With `qp`, only if the window is bound to this QP.
     void unbind(Window& window, const ibv_qp* qp = nullptr) noexcept;
 
     /// The byte at [address, address + length) if the key, its PD, its bounds and all bits of `access`
@@ -109,7 +110,7 @@ public:
         return region.host + offset;
     }
 
-    /// The same for a request that came over `qp`, which may name a window as well.
+    /// find() for a request that came over `qp`. The key may also name a window.
     [[nodiscard]] RemoteMemory find_remote(std::uint32_t key, const ibv_qp& qp, std::uint64_t address,
                                            std::uint64_t length, int access) const noexcept {
         if (std::byte* host = find(key, qp.pd, address, length, access); host != nullptr) [[likely]]
@@ -130,8 +131,8 @@ private:
     struct Entry {
         std::atomic<std::uint32_t> key{0};
         std::uint8_t last_variant = 0;
-        std::atomic<std::uint32_t> windows{0};  ///< bound to this region
-        Window* window = nullptr;               ///< not null: this is one, and the region opens nothing
+        std::atomic<std::uint32_t> windows{0};  ///< number of windows bound to this region
+        Window* window = nullptr;               ///< not null: the entry is this window, and `region` opens nothing
         MemoryRegion region;
     };
 

@@ -22,10 +22,10 @@ inline constexpr std::int32_t kPsnWindow = (1 << 23) - 1;
     return static_cast<std::int32_t>((a - b) << 8) >> 8;
 }
 
-/// Longest message. 1 GiB in packets of 256 bytes is 2^22 PSNs, within the window.
+/// Longest message. 1 GiB in packets of 256 bytes takes 2^22 PSNs, which fit the window.
 inline constexpr std::uint32_t kMessageMax = 1u << 30;
 
-/// Packets of a message; one even if it is empty.
+/// Packets of a message; an empty message has one.
 [[nodiscard]] constexpr std::uint32_t packets_of(std::uint32_t length, std::uint32_t mtu) noexcept {
     return length == 0 ? 1 : (length + mtu - 1) / mtu;
 }
@@ -33,7 +33,7 @@ inline constexpr std::uint32_t kMessageMax = 1u << 30;
 // ---- packets ----
 
 enum class PacketKind : std::uint8_t {
-    pad,  ///< fills the end of a link's memory; of no QP
+    pad,  ///< fills the end of a link's memory; belongs to no QP
     // requests
     send,
     datagram,  ///< its payload begins with the GRH
@@ -54,7 +54,7 @@ enum PacketFlag : std::uint8_t {
     kLast = 1 << 1,
     kImmediate = 1 << 2,
     kSolicitedEvent = 1 << 3,
-    kInvalidate = 1 << 4,  ///< rkey is to be invalidated
+    kInvalidate = 1 << 4,  ///< `rkey` is to be invalidated
 };
 
 /// NAK codes, table "NAK codes" of the AETH.
@@ -71,7 +71,7 @@ struct alignas(64) Packet {
     std::uint32_t dest_qpn = 0;
     std::uint32_t src_qpn = 0;
     std::uint32_t psn = 0;
-    std::uint32_t imm = 0;   ///< as posted: network byte order
+    std::uint32_t imm = 0;   ///< in network byte order, as posted
     std::uint32_t rkey = 0;  ///< datagram: the Q_Key
     std::uint64_t va = 0;
     std::uint64_t compare_add = 0;
@@ -97,7 +97,7 @@ static_assert(sizeof(Packet) == 64);
     return std::uint64_t{kTensOfMicroseconds[code & 31]} * 10'000;
 }
 
-/// Local ACK timeout: 4.096 us << code; 0 means that it never comes.
+/// Local ACK timeout: 4.096 us << code; 0: never.
 [[nodiscard]] constexpr std::uint64_t ack_timeout_ns(std::uint8_t code) noexcept {
     return code == 0 ? 0 : std::uint64_t{4096} << (code & 31);
 }

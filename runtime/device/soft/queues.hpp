@@ -1,8 +1,8 @@
-// The software device's objects: genuine ibv_pd, ibv_mr, ibv_cq_ex, ibv_srq and ibv_qp with the device's own part
-// behind.
+// The software device's objects: genuine ibv_pd, ibv_mr, ibv_cq_ex, ibv_srq and ibv_qp, with the device's own part
+// behind each.
 //
-// Thread safety: an object is touched under the lock of its engine only; what is constant after creation is
-// said so. Use counts of PDs belong to the device's control mutex.
+// Thread safety: an object is touched only under the lock of its engine. Members that are constant after creation are
+// marked as constant. The device's control mutex guards use counts.
 // Invariants, in counts that only grow (32 bits, wrapping): freed <= done <= cursor <= assigned <= posted
 // <= freed + depth. A slot is free again when a completion at or behind it was polled, as on an HCA: a run
 // of unsignaled sends that fills the queue keeps it full.
@@ -53,72 +53,72 @@ struct SoftAh : ibv_ah {
 struct Cqe {
     ibv_wc wc;
     SoftQp* qp;           ///< whose slots it gives back; null once that QP was reset or destroyed
-    std::uint32_t freed;  ///< new `freed` of the queue; a receive of an SRQ gives one slot back instead
+    std::uint32_t freed;  ///< new value of WorkQueue::freed; a receive of an SRQ gives one slot back instead
     bool receive;
 
-    /// It was polled, or will never be.
+    /// Gives its slots back: the entry was polled, or will never be.
     void give_back() const noexcept;
 };
 static_assert(sizeof(Cqe) == 64);
 
 /// The payload of a received message that waits in its CQE: SoftProfile::copies_at_poll.
 struct HeldPayload {
-    std::uint64_t to = 0;    ///< the SGE's address, as it stands there
+    std::uint64_t to = 0;    ///< the SGE's address, as the SGE has it
     std::uint32_t size = 0;  ///< 0: none
     std::byte bytes[SoftProfile::kPayloadInCqe] = {};
 };
 
-/// For what a CQ is armed by ibv_req_notify_cq.
+/// Which completions raise an event, after ibv_req_notify_cq.
 enum class Armed : std::uint8_t { no, solicited, any };
 
-/// How many completions make an event, and after how long fewer do (ibv_modify_cq(3)).
+/// How many completions make an event, and after what time fewer do (ibv_modify_cq(3)).
 struct Moderation {
     std::uint32_t count = 1;
     std::uint64_t period_ns = 0;
-    std::uint32_t held = 0;      ///< completions that would have made an event
-    std::uint64_t until_ns = 0;  ///< when they make one after all; 0: none is held
+    std::uint32_t held = 0;      ///< completions that have not made an event yet
+    std::uint64_t until_ns = 0;  ///< when the held completions make an event at the latest; 0: none is held
 };
 
-/// An extended CQ, which is an ordinary one too: verbs let both ways of polling have it.
+/// An extended CQ. It is an ordinary CQ, too: it can be polled in both ways.
 struct alignas(kCacheLine) SoftCq : ibv_cq_ex {
     [[nodiscard]] static SoftCq& of(ibv_cq& cq) noexcept {
-        return static_cast<SoftCq&>(reinterpret_cast<ibv_cq_ex&>(cq));  // as ibv_cq_ex_to_cq() back
+        return static_cast<SoftCq&>(reinterpret_cast<ibv_cq_ex&>(cq));  // undoes ibv_cq_ex_to_cq()
     }
     [[nodiscard]] ibv_cq* plain() noexcept { return ibv_cq_ex_to_cq(this); }
 
     // hot
     alignas(kCacheLine) OwnLines<Cqe> entries;
-    OwnLines<HeldPayload> held;  ///< beside the entries; empty where the profile holds none
+    OwnLines<HeldPayload> held;  ///< one for each entry; empty if the profile holds no payloads
     std::uint32_t mask = 0;
-    std::uint32_t capacity = 0;  ///< constant, as asked
+    std::uint32_t capacity = 0;  ///< constant: the entries that were asked for
     std::uint32_t head = 0;      ///< next to be polled
     std::uint32_t tail = 0;
     bool dead = false;   ///< overrun
     bool shown = false;  ///< between ibv_start_poll and ibv_end_poll: the entry at head is the current one
     Armed armed = Armed::no;
-    bool keeps_more = false;   ///< constant: `held` or `times` is there
+    bool keeps_more = false;   ///< constant: `held` or `times` is not empty
     Engine* engine = nullptr;  ///< constant
     // cold
-    OwnLines<std::uint64_t>
-        times;  ///< beside the entries: when each came, in ns of the engine's clock; empty where nobody asked for it
+    /// One for each entry: when it came, in ns of the engine's clock. Empty if the CQ has no time stamps.
+    OwnLines<std::uint64_t> times;
     std::shared_ptr<Engine> engine_owner;
     std::uint32_t users = 0;             ///< queues of QPs; under the device's control mutex
     std::shared_ptr<Channel> events_to;  ///< constant; null: it has no channel
     Moderation moderation;
-    std::uint32_t events_raised = 0;  ///< and not taken
-    SoftCq* next_raised = nullptr;    ///< Channel's
-    std::uint32_t events_taken = 0;   ///< and not acknowledged
+    std::uint32_t events_raised = 0;  ///< events raised and not taken
+    SoftCq* next_raised = nullptr;    ///< Channel's list
+    std::uint32_t events_taken = 0;   ///< events taken and not acknowledged
 
     [[nodiscard]] bool empty() const noexcept { return head == tail; }
     [[nodiscard]] Cqe& front() noexcept { return entries[head & mask]; }
-    /// The front is about to be seen: what waits in it goes to its memory.
+    /// The front entry is about to be seen: copies the payload that waits in it to the receive's memory.
     void place_payload() noexcept {
         if (held.empty()) [[likely]]
             return;
         const HeldPayload& payload = held[head & mask];
         copy_to_memory(reinterpret_cast<std::byte*>(payload.to), payload.bytes, payload.size);
     }
-    /// Takes the front out and gives back the slots of its QP that it stands for.
+    /// Takes the front entry out and gives back the slots of the QP that it stands for.
     void pop() noexcept;
 };
 
@@ -129,20 +129,20 @@ struct SendWqe {
     std::uint64_t remote_addr;  ///< bind: where the window begins
     std::uint64_t compare_add;  ///< bind: the window's length
     std::uint64_t swap;         ///< bind: the region's lkey, and above it the access flags
-    std::uint32_t rkey;         ///< bind: the window's new key; *_inv: the key that ends
-    std::uint32_t imm;          ///< bind: the window's key before
+    std::uint32_t rkey;         ///< bind: the window's new key; *_inv: the key that becomes invalid
+    std::uint32_t imm;          ///< bind: the window's old key
     std::uint32_t length;       ///< of all SGEs; more than kMessageMax stands for "too long"
-    std::uint32_t first_psn;    ///< of the first pass; packets of later passes have the same numbers
+    std::uint32_t first_psn;    ///< constant after the first pass: a packet that is sent again keeps its PSN
     std::uint32_t last_psn;
     std::uint8_t opcode;  ///< ibv_wr_opcode
     std::uint8_t flags;   ///< ibv_send_flags
     std::uint8_t num_sge;
     bool read_in_flight;  ///< counted in rd_in_flight
-    std::uint8_t fault;   ///< ibv_wc_status that the fault plan has for it; 0: none
+    std::uint8_t fault;   ///< ibv_wc_status that the fault plan gives it; 0: none
 };
 static_assert(sizeof(SendWqe) <= 64);
 
-/// Where a datagram goes: what its send takes over of the address handle, which may be gone when it is sent.
+/// Where a datagram goes. Copied from the address handle, which may be gone when the datagram is sent.
 struct Destination {
     ibv_gid gid{};
     std::uint32_t qpn = 0;
@@ -160,7 +160,7 @@ struct RecvWqe {
     std::uint8_t fault;  ///< as in SendWqe
 };
 
-/// Slots of a send or a receive queue.
+/// The slots of a send or receive queue.
 template <class Wqe>
 struct WorkQueue {
     OwnLines<Wqe> wqes;
@@ -190,11 +190,12 @@ struct WorkQueue {
 
 // ---- shared receive queue ----
 
-/// Receives leave it in the order they were posted, each for the QP whose message comes next; they complete in any
-/// order. Here freed counts completions that were polled, whichever, and done receives that were taken.
+/// Receives leave it in the order in which they were posted, each for the QP whose message comes next. They complete in
+/// any order. Here `freed` counts completions that were polled, in any order, and `done` counts receives that were
+/// taken.
 struct alignas(kCacheLine) SoftSrq : ibv_srq {
     WorkQueue<RecvWqe> rq;
-    std::uint32_t limit = 0;   ///< armed: an event when fewer are left; 0: not armed
+    std::uint32_t limit = 0;   ///< raises an event when fewer receives are left; 0: not armed
     Engine* engine = nullptr;  ///< constant
     // cold
     std::shared_ptr<Engine> engine_owner;
@@ -206,37 +207,37 @@ struct alignas(kCacheLine) SoftSrq : ibv_srq {
 /// The sending side's place in the protocol.
 struct Requester {
     std::uint32_t cursor = 0;                    ///< WQE that is being sent
-    std::uint32_t cursor_packet = 0;             ///< next packet of it
+    std::uint32_t cursor_packet = 0;             ///< next packet of the WQE at the cursor
     std::uint32_t assigned = 0;                  ///< WQEs before this one have their PSNs
     std::uint32_t next_psn = 0;                  ///< for the next WQE that gets its PSNs
-    std::uint32_t una_psn = 0;                   ///< oldest that is not acknowledged
-    std::uint32_t sent_psn = 0;                  ///< behind the last that was ever sent
+    std::uint32_t una_psn = 0;                   ///< oldest PSN that is not acknowledged
+    std::uint32_t sent_psn = 0;                  ///< behind the last PSN that was ever sent
     std::uint32_t rd_in_flight = 0;              ///< reads and atomics
-    std::uint32_t local_done = 0;                ///< binds and invalidations that wait for those before them
-    ibv_wc_status local_error = IBV_WC_SUCCESS;  ///< of the WQE at the cursor; reported when its turn comes
+    std::uint32_t local_done = 0;                ///< binds and invalidations that wait for earlier WQEs to complete
+    ibv_wc_status local_error = IBV_WC_SUCCESS;  ///< of the WQE at the cursor; reported when the WQE's turn comes
     std::uint8_t retries_left = 0;
     std::uint8_t rnr_retries_left = 0;
     bool waiting_rnr = false;
     std::uint64_t deadline_ns = 0;     ///< 0: to be set at the next look at the clock
-    std::uint64_t waits_since_ns = 0;  ///< for the peer's thread, which does not poll; 0: it does not
+    std::uint64_t waits_since_ns = 0;  ///< since when it waits for the peer's thread, which does not poll; 0: no wait
     // constant from RTS on
     std::uint64_t ack_timeout_ns = 0;  ///< 0: never
     std::uint8_t retry_count = 0;
     std::uint8_t rnr_retry = 0;  ///< kRnrForever: no limit
-    std::uint64_t rnr_naks = 0;  ///< received
+    std::uint64_t rnr_naks = 0;  ///< RNR NAKs received
 };
 inline constexpr std::uint8_t kRnrForever = 7;
 
-/// What the receiving side still has to say, in the order of the requests.
+/// A response that the receiving side still has to send. Responses keep the order of the requests.
 struct ResponseJob {
     enum class Kind : std::uint8_t { ack, nak, rnr_nak, read, atomic };
     Kind kind = Kind::ack;
     std::uint8_t syndrome = 0;
-    bool again = false;     ///< read, atomic: of a duplicate, which stands for a request that was counted already
+    bool again = false;     ///< read, atomic: answers a duplicate, whose first request was counted already
     std::uint32_t psn = 0;  ///< of the next response packet
     std::uint32_t rkey = 0;
-    std::uint32_t length = 0;  ///< read: what is left
-    std::uint64_t va = 0;      ///< read: where it goes on
+    std::uint32_t length = 0;  ///< read: bytes that are left
+    std::uint64_t va = 0;      ///< read: address of the next byte
     std::uint64_t value = 0;   ///< atomic
 };
 
@@ -251,15 +252,16 @@ struct Responder {
     enum class Message : std::uint8_t { none, send, write };
 
     std::uint32_t expected_psn = 0;
-    Message message = Message::none;  ///< which kind is half received
-    bool nak_sent = false;            ///< silent until the expected PSN comes
-    bool heard = false;               ///< COMM_EST was raised, or is not called for
+    Message message = Message::none;  ///< kind of the message that is half received
+    bool nak_sent = false;            ///< the responder says nothing until the expected PSN comes
+    bool heard = false;               ///< COMM_EST was raised, or need not be
     std::uint32_t offset = 0;         ///< bytes of the message so far
-    std::uint32_t rkey = 0;           ///< write: where it goes on
+    std::uint32_t rkey = 0;           ///< write: key of the memory it goes to
     std::uint32_t remaining = 0;
     std::uint64_t va = 0;
 
-    // a ring of jobs, and the last atomics for their duplicates; sized for the device's rd_atomic_max
+    // A ring of jobs, and the results of the last atomics, for duplicates. Both are sized for the device's
+    // rd_atomic_max.
     OwnLines<ResponseJob> jobs;
     std::uint32_t jobs_mask = 0;
     std::uint32_t jobs_head = 0;
@@ -267,7 +269,7 @@ struct Responder {
     std::uint32_t reads_queued = 0;  ///< reads and atomics among the jobs, without duplicates
     OwnLines<AtomicResult> atomics;
     std::uint32_t atomics_next = 0;
-    std::uint64_t rnr_naks = 0;  ///< sent
+    std::uint64_t rnr_naks = 0;  ///< RNR NAKs sent
 
     [[nodiscard]] bool idle() const noexcept { return jobs_head == jobs_tail; }
     [[nodiscard]] bool full() const noexcept { return jobs_tail - jobs_head > jobs_mask; }
@@ -282,7 +284,7 @@ struct ListHook {
 struct alignas(kCacheLine) SoftQp : ibv_qp {
     // hot: both directions
     Engine* engine = nullptr;  ///< constant
-    LinkPair* peer = nullptr;  ///< null: no such peer, what is sent is lost
+    LinkPair* peer = nullptr;  ///< null: there is no such peer, and packets are lost
     ibv_qp_state current = IBV_QPS_RESET;
     std::uint32_t mtu = 0;  ///< bytes
     std::uint32_t dest_qpn = 0;
@@ -296,23 +298,23 @@ struct alignas(kCacheLine) SoftQp : ibv_qp {
     OwnLines<std::byte> inline_memory;
     OwnLines<Destination> destinations;  ///< UD: one per send slot
     Responder rx;
-    WorkQueue<RecvWqe> rq;      ///< of no use with an SRQ
+    WorkQueue<RecvWqe> rq;      ///< not used with an SRQ
     SoftSrq* shared = nullptr;  ///< the SRQ that receives are taken from; constant
-    bool payload_in_cqe =
-        false;  ///< small messages wait there: SoftProfile::copies_at_poll, and not QpOptions::foreign_addresses
+    /// Small messages wait in the CQE: with SoftProfile::copies_at_poll, but not with QpOptions::foreign_addresses.
+    bool payload_in_cqe = false;
     bool receive_taken = false;  ///< with an SRQ: `taken` holds the receive of the message at hand
     bool last_wqe_said = false;  ///< with an SRQ: LAST_WQE_REACHED was raised since it left RESET
     RecvWqe taken{};
     OwnLines<ibv_sge> taken_sges;
-    ListHook tx_hook;     ///< has something to send, or to flush
-    ListHook rx_hook;     ///< has something to answer
-    ListHook timer_hook;  ///< waits for an acknowledgement or an RNR timer
+    ListHook tx_hook;     ///< linked: the QP has something to send, or to flush
+    ListHook rx_hook;     ///< linked: the QP has something to answer
+    ListHook timer_hook;  ///< linked: the QP waits for an acknowledgement or an RNR timer
     // cold
     std::shared_ptr<Engine> engine_owner;
     std::shared_ptr<LinkPair> peer_owner;
     ibv_qp_attr attr{};  ///< as modified so far
     ibv_qp_cap cap{};
-    std::uint32_t late_receives = 0;  ///< in ERR: `rq.posted` when it began
+    std::uint32_t late_receives = 0;  ///< in ERR: `rq.posted` when the QP entered this state
 
     [[nodiscard]] SoftCq& send_queue_cq() noexcept { return SoftCq::of(*send_cq); }
     [[nodiscard]] SoftCq& recv_queue_cq() noexcept { return SoftCq::of(*recv_cq); }
@@ -325,7 +327,7 @@ struct alignas(kCacheLine) SoftQp : ibv_qp {
     [[nodiscard]] std::span<const ibv_sge> receive_sges() noexcept {
         return {shared == nullptr ? rq.sges(rq.done) : taken_sges.data(), receive().num_sge};
     }
-    /// Whose keys a receive names: with an SRQ its PD's (IBTA 10.2.9).
+    /// The PD whose keys a receive names: with an SRQ, the SRQ's PD (IBTA 10.2.9).
     [[nodiscard]] const ibv_pd* receive_pd() const noexcept { return shared == nullptr ? pd : shared->pd; }
 };
 
@@ -345,7 +347,7 @@ inline void SoftCq::pop() noexcept {
     ++head;
 }
 
-/// A list of QPs threaded through one of their hooks; no memory of its own.
+/// A list of QPs linked through one of their hooks, without memory of its own.
 template <ListHook SoftQp::*Hook>
 class QpList {
 public:

@@ -15,8 +15,8 @@
 
 namespace pollcore::soft {
 
-/// Calls `piece(host, size)` for the parts of `sges` that make up [offset, offset + size), in order. False
-/// when an SGE that it meets is not allowed; an SGE is judged whole, and an empty one needs no key.
+/// Calls `piece(host, size)` for the parts of `sges` that make up [offset, offset + size), in order. Returns false when
+/// one of these SGEs is not allowed. An SGE is checked as a whole; an empty one needs no key.
 template <class Piece>
 [[nodiscard]] inline bool for_each_piece(const MemoryTable& memory, const ibv_pd* pd, std::span<const ibv_sge> sges,
                                          int access, std::uint64_t offset, std::uint64_t size, Piece&& piece) noexcept {

@@ -1,5 +1,5 @@
-// The device itself: what it is, that it fails, its engines and events. Its objects are in soft_memory.cc and
-// soft_queues.cc, QP states in qp_state.cc.
+// The device itself: opening, failing, its engines and events. Its objects are in soft_memory.cc and soft_queues.cc, QP
+// states in qp_state.cc.
 #include "device/soft/soft_device.hpp"
 
 #include <algorithm>
@@ -76,11 +76,11 @@ std::unique_ptr<SoftDevice> open_soft_device(SoftDeviceOptions options) {
 
 SoftDevice::SoftDevice(SoftDeviceOptions options)
     : Device(options.name, 1), options_(std::move(options)), fabric_(soft::Fabric::join(options_.fabric)) {
-    if (options_.profile.has_no_clock || !options_.limits.extended_cqs)  // only these have a place for a stamp
+    if (options_.profile.has_no_clock || !options_.limits.extended_cqs)  // only extended CQs have room for a time stamp
         options_.limits.completion_timestamp_mask = options_.limits.hca_core_clock_khz = 0;
     const DeviceLimits& limits = options_.limits;
-    // Work requests hold their SGE count in eight bits, rd_atomic is eight bits in ibv_qp_attr, and jobs are
-    // made for twice that; beyond, the tables of QPs would not be of a bounded size.
+    // Work requests hold their SGE count in eight bits. rd_atomic has eight bits in ibv_qp_attr, and a QP has jobs for
+    // twice as many. The other limits bound the size of tables.
     if (limits.sges_max > kSgesMax || limits.rd_atomic_max > 255 || limits.qp_depth_max > (1u << 24) ||
         limits.cqes_max > (1u << 30) || options_.memory_regions_max == 0 || options_.memory_regions_max >= (1u << 24)) {
         throw Error(
@@ -116,8 +116,8 @@ SoftDevice::SoftDevice(SoftDeviceOptions options)
 
 SoftDevice::~SoftDevice() {
     default_engine_.reset();
-    // Those that are left are held by objects that were never destroyed. Others on the fabric are not to meet them
-    // without their device.
+    // Engines that are left are held by objects that were never destroyed. Without their device, other engines of the
+    // fabric must not find them.
     for (const auto& engine : engines()) {
         fabric_->remove(*engine);
     }
@@ -191,7 +191,7 @@ void SoftDevice::fail() {
     const std::lock_guard guard(control_mutex_);
     if (std::exchange(failed_, true))
         return;
-    core_->faults.clear();  // planned for a device that works
+    core_->faults.clear();  // they were planned for a device that works
     for (const auto& engine : engines())
         engine->fail();
     core_->events.raise_device(IBV_EVENT_DEVICE_FATAL);
@@ -204,7 +204,7 @@ void SoftDevice::remove() {
     core_->events.close();
     core_->removed.store(true, std::memory_order_seq_cst);
     for (const auto& engine : engines())
-        engine->doorbell()->ring();  // who sleeps on a channel finds it closed
+        engine->doorbell()->ring();  // a thread that sleeps on a channel finds it closed
 }
 
 void SoftDevice::require_working(const char* what) const {
@@ -253,7 +253,7 @@ std::unique_ptr<CompletionChannel> SoftDevice::create_channel(ThreadDomain* doma
     const std::lock_guard guard(control_mutex_);
     require_working("make a completion channel");
     auto channel = std::make_shared<soft::Channel>(&context_, engine_of(domain));
-    fabric_->settle();  // from here on whoever sends to that engine looks whether it sleeps
+    fabric_->settle();  // from here on every sender to that engine looks whether its thread sleeps
     return std::make_unique<soft::SoftCompletionChannel>(std::move(channel));
 }
 
@@ -283,7 +283,7 @@ void SoftDevice::advance(std::uint64_t now_ns) {
         }
         return next;
     };
-    // What is queued already happens now, not at the end of the time that passes.
+    // Work that is queued already is done at the present time, not at `now_ns`.
     std::uint64_t time = 0;
     for (const auto& engine : all) {
         const std::lock_guard guard(engine->lock());

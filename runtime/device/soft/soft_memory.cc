@@ -1,4 +1,4 @@
-// Protection domains of the software device, and what belongs to one: memory regions, windows, address handles.
+// Protection domains of the software device, and the objects in them: memory regions, windows, address handles.
 #include <arpa/inet.h>
 
 #include <algorithm>
@@ -90,7 +90,7 @@ int SoftDevice::destroy(ibv_mr* mr) noexcept {
         return EBUSY;
     core_->memory.remove(mr->lkey);
     settle_engines();
-    if (core_->memory.windows_of(mr->lkey) != 0) {  // bound at this moment
+    if (core_->memory.windows_of(mr->lkey) != 0) {  // a window was bound just now
         core_->memory.restore(mr->lkey);
         return EBUSY;
     }
@@ -99,8 +99,8 @@ int SoftDevice::destroy(ibv_mr* mr) noexcept {
     return end(std::unique_ptr<SoftMr>(static_cast<SoftMr*>(mr)));
 }
 
-// An engine looks a key up and uses the memory within one hold of its lock: once each lock was ours after the
-// removal, nobody is left who found the key.
+// An engine looks a key up and uses the memory without releasing its lock in between. So once this thread has held each
+// lock after the removal, no engine uses the key any more.
 void SoftDevice::settle_engines() noexcept {
     for (const auto& known : engines_) {
         if (const auto engine = known.lock()) {

@@ -1,5 +1,5 @@
-// Unreliable connections and datagrams: nothing is said back. A send completes when its last packet has left; what
-// the receiving side cannot use it drops in silence (IBTA 9.8.2, 9.8.3).
+// Unreliable connections and datagrams, which have no answers. A send completes when its last packet has left. The
+// receiving side silently drops packets that it cannot use (IBTA 9.8.2, 9.8.3).
 #include <arpa/inet.h>
 
 #include <algorithm>
@@ -41,13 +41,14 @@ void Engine::complete_sent(SoftQp& qp) noexcept {
     complete_send(qp, IBV_WC_SUCCESS);
 }
 
-/// One packet, by the way that was opened when its address handle was made. Without one it is lost, as on a network.
+/// Sends one packet over the link that was opened when the address handle was made. Without a link the packet is lost,
+/// as on a network.
 Engine::Sent Engine::send_datagram(SoftQp& qp, SendWqe& wqe) noexcept {
     Requester& tx = qp.tx;
     const Destination& to = qp.destination(tx.cursor);
     const std::uint32_t engine = to.qpn >> kQpIndexBits;
     LinkPair* link = engine < outgoing_.size() ? outgoing_[engine].get() : nullptr;
-    // Relaxed, both: see path_open.
+    // Both relaxed: see path_open.
     if (link != nullptr && !link->receiver_gone.load(std::memory_order_relaxed) &&
         core_.port_up.load(std::memory_order_relaxed)) {
         Packet* packet = link->requests.prepare(kGrh + wqe.length);
@@ -82,8 +83,8 @@ Engine::Sent Engine::send_datagram(SoftQp& qp, SendWqe& wqe) noexcept {
 
 // ---- receiving ----
 
-/// Packets of a message come one after the other or the message is lost: what follows a gap is dropped up to the
-/// first packet of another one. A receive that a lost message had begun to fill serves the next.
+/// If a packet of a message is missing, the message is lost: packets after a gap are dropped up to the first packet of
+/// another message. A receive that a lost message has begun to fill serves the next message.
 void Engine::on_unacknowledged(SoftQp& qp, const Packet& packet) noexcept {
     if (qp.current != IBV_QPS_RTR && qp.current != IBV_QPS_RTS && qp.current != IBV_QPS_SQE)
         return;
@@ -145,8 +146,8 @@ void Engine::on_unacknowledged_send(SoftQp& qp, const Packet& packet) noexcept {
     complete_recv(qp, received(qp, packet, IBV_WC_RECV));
 }
 
-/// A receive that cannot take its message is its owner's mistake and ends in error, unlike what a peer or the network
-/// does wrong (IBTA 11.6.2).
+/// A receive that cannot take its message is its owner's mistake, so it ends in error. Mistakes of the peer or the
+/// network do not (IBTA 11.6.2).
 [[gnu::cold, gnu::noinline]] void Engine::fail_unacknowledged(SoftQp& qp, ibv_wc_status status) noexcept {
     fail_recv(qp, status);
     enter_error(qp, false);

@@ -14,8 +14,8 @@ namespace pollcore::soft {
 
 namespace {
 
-/// What the specification has for the type (ibv_post_send(3)). That page has send with invalidate on UC too, where no
-/// packet could carry the key (IBTA 9.2.1: only RC, and XRC, have such opcodes).
+/// Whether the specification has the opcode for the type (ibv_post_send(3)). The man page also allows send with
+/// invalidate on UC, but no packet could carry the key (IBTA 9.2.1: only RC, and XRC, have such opcodes).
 [[nodiscard]] bool known(ibv_qp_type type, ibv_wr_opcode opcode) noexcept {
     switch (opcode) {
         case IBV_WR_SEND:
@@ -37,8 +37,8 @@ namespace {
            opcode == IBV_WR_RDMA_WRITE || opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
 }
 
-/// Field by field, as they were written a moment ago: a wider load would wait until the caller's stores have left
-/// its store buffer.
+/// Copies field by field, as the caller has just written them: a wider load would wait until the caller's stores have
+/// left the store buffer (D10).
 void copy_sges(const ibv_sge* from, std::uint32_t count, ibv_sge* to) noexcept {
     for (std::uint32_t i = 0; i < count; ++i) {
         to[i].addr = from[i].addr;
@@ -47,7 +47,8 @@ void copy_sges(const ibv_sge* from, std::uint32_t count, ibv_sge* to) noexcept {
     }
 }
 
-/// What the fault plan has for a work request: the error that refuses it, or the status that it is to complete with.
+/// Asks the fault plan about a work request: returns the error that refuses it, or sets the status that it is to
+/// complete with.
 [[gnu::cold, gnu::noinline]] int meet_faults(FaultPlan& faults, std::uint32_t qp_num, SoftFault::Kind call,
                                              SoftFault::Kind work, std::uint8_t& status) noexcept {
     if (const auto refused = faults.meet(call, qp_num))
@@ -57,7 +58,7 @@ void copy_sges(const ibv_sge* from, std::uint32_t count, ibv_sge* to) noexcept {
     return 0;
 }
 
-/// The WQE is filled in: it is in the queue, unless the fault plan has it refused.
+/// Puts a filled-in WQE into the queue, unless the fault plan refuses it.
 [[nodiscard]] int commit(SoftQp& qp, SendWqe& wqe) noexcept {
     wqe.read_in_flight = false;
     wqe.fault = 0;
@@ -71,8 +72,7 @@ void copy_sges(const ibv_sge* from, std::uint32_t count, ibv_sge* to) noexcept {
     return 0;
 }
 
-/// A bind of a window of either type. The keys are noted as they are now; whether they fit is found when its turn
-/// comes.
+/// A bind of a window of either type. The keys are stored as they are now; they are checked when the bind's turn comes.
 void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const ibv_mw_bind_info& bind) noexcept {
     wqe.imm = window.rkey;
     wqe.rkey = new_key;
@@ -81,7 +81,7 @@ void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const 
     wqe.swap = std::uint64_t{bind.mw_access_flags} << 32 | (bind.mr != nullptr ? bind.mr->lkey : 0);
 }
 
-/// A WQE that no SGE belongs to.
+/// Enqueues a WQE that has no SGE.
 [[gnu::cold, gnu::noinline]] int enqueue_local(SoftQp& qp, const ibv_send_wr& wr) noexcept {
     if ((wr.send_flags & IBV_SEND_INLINE) != 0)
         return EINVAL;
@@ -101,7 +101,7 @@ void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const 
     return commit(qp, wqe);
 }
 
-/// False when the address handle is not one that this QP may use.
+/// False when this QP may not use the address handle.
 [[nodiscard]] bool copy_destination(SoftQp& qp, const ibv_send_wr& wr) noexcept {
     const auto* ah = static_cast<const SoftAh*>(wr.wr.ud.ah);
     if (ah == nullptr || ah->pd != qp.pd)
@@ -119,7 +119,7 @@ void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const 
     return true;
 }
 
-/// Takes one work request in, or says why not. Nothing of it is executed here.
+/// Enqueues one work request, or returns why not. Executes nothing.
 [[nodiscard]] int enqueue(SoftQp& qp, const ibv_send_wr& wr) noexcept {
     if (qp.sq.full())
         return ENOMEM;
@@ -169,7 +169,7 @@ void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const 
     return commit(qp, wqe);
 }
 
-/// `qp_num` is 0 for an SRQ.
+/// Enqueues one receive. `qp_num` is 0 for an SRQ.
 [[nodiscard]] int enqueue(FaultPlan& faults, std::uint32_t qp_num, WorkQueue<RecvWqe>& rq,
                           const ibv_recv_wr& wr) noexcept {
     if (rq.full())
@@ -193,7 +193,7 @@ void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const 
     return 0;
 }
 
-/// Takes in the chain from `wr` on, up to the first that is refused.
+/// Enqueues the chain from `wr` on, up to the first request that is refused.
 [[nodiscard]] int enqueue_all(int result, FaultPlan& faults, std::uint32_t qp_num, WorkQueue<RecvWqe>& rq,
                               ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
     for (; wr != nullptr; wr = wr->next) {
@@ -250,8 +250,9 @@ void take(SoftCq& cq, ibv_wc& wc) noexcept {
     cq.pop();
 }
 
-/// Whether the fault plan has this poll fail. Where the profile says so, half of what the caller asked for is gone
-/// then: rdma-core's mlx5 moves its consumer index over what it took and returns the error alone.
+/// Whether the fault plan lets this poll fail. If the profile says so, half of the completions that the caller asked
+/// for are then lost: rdma-core's mlx5 moves its consumer index over the completions that it took, and returns only the
+/// error.
 [[gnu::cold, gnu::noinline]] bool poll_fails(SoftCq& cq, int num_entries, ibv_wc* wc) noexcept {
     const std::uint32_t first_qp = cq.front().wc.qp_num;
     if (!cq.engine->faults().meet(SoftFault::Kind::poll_cq, first_qp))
@@ -280,8 +281,8 @@ int poll_cq(ibv_cq* base, int num_entries, ibv_wc* wc) noexcept {
     return taken;
 }
 
-/// EINVAL for a CQ without a channel, which the specification does not forbid: whoever waits for its event would do so
-/// for ever. A request for less than is asked already changes nothing (IBTA 11.4.2.2).
+/// Returns EINVAL for a CQ without a channel, although the specification does not forbid it: a thread would wait for
+/// the event for ever. Arming for solicited completions changes nothing if the CQ is armed for any (IBTA 11.4.2.2).
 int req_notify_cq(ibv_cq* base, int solicited_only) noexcept {
     SoftCq& cq = SoftCq::of(*base);
     if (cq.events_to == nullptr)
@@ -313,7 +314,7 @@ int dealloc_mw(ibv_mw* window) noexcept {
     return device_of(window->context).destroy(window);
 }
 
-/// Type 1 only: ibv_bind_mw has seen to it.
+/// Only for type 1: ibv_bind_mw has checked that.
 int bind_mw(ibv_qp* base, ibv_mw* window, ibv_mw_bind* bind) noexcept {
     auto& qp = static_cast<SoftQp&>(*base);
     const ibv_mw_bind_info& info = bind->bind_info;

@@ -7,7 +7,7 @@ namespace pollcore {
 
 class VerbsChannel final : public CompletionChannel {
 public:
-    /// Made non-blocking. Throws Error.
+    /// Makes the channel non-blocking. Throws Error.
     explicit VerbsChannel(ibv_context* context);
     ~VerbsChannel() override;
 

@@ -36,7 +36,7 @@ std::string hint(int errno_value) {
 
 }  // namespace
 
-// The cause's own words come from std::system_error, behind this text: so the hint goes before them.
+// std::system_error puts the words for the errno value behind this text. So the hint comes before them.
 Error verbs_error(int errno_value, const std::string& what) {
     return Error(errno_value, what + hint(errno_value));
 }

@@ -1,4 +1,4 @@
-// Turning what a verb returned into an error that a person can act on.
+// Turns the result of a verb into an error that a person can act on.
 #pragma once
 
 #include <cerrno>
@@ -8,12 +8,12 @@
 
 namespace pollcore {
 
-/// "WHAT: cause", and behind it what to do, where `errno_value` has a usual cause: locked memory for ENOMEM,
-/// permissions for EACCES and EPERM, a device that is gone for ENODEV and EIO.
+/// "WHAT; hint: cause". There is a hint if `errno_value` has a usual cause: locked memory for ENOMEM, permissions for
+/// EACCES and EPERM, a device that is gone for ENODEV and EIO.
 [[nodiscard]] Error verbs_error(int errno_value, const std::string& what);
 
-/// The errno value behind what a verb returned: most return it, some -1 and errno, some providers a negative
-/// one.
+/// The errno value of a verb's result. Most verbs return it, some return -1 and set errno, and some providers return a
+/// negative errno value.
 [[nodiscard]] inline int verbs_result(int returned) noexcept {
     if (returned == -1 && errno != 0) {
         return errno;

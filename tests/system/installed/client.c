@@ -1,4 +1,4 @@
-/* The same in C. */
+/* A minimal C program that uses the client library. */
 #include <pollcore/attach.h>
 #include <stdio.h>
 

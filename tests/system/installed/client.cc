@@ -1,4 +1,4 @@
-// A program that could attach.
+// A minimal program that uses the client library.
 #include <cstdio>
 #include <pollcore/attach.hpp>
 #include <pollcore/version.hpp>

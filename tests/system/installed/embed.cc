@@ -1,4 +1,4 @@
-// A program with a runtime of its own, which writes within its memory.
+// A program with an embedded runtime that makes a write within its own memory.
 #include <cstdio>
 #include <cstring>
 #include <pollcore/runtime.hpp>

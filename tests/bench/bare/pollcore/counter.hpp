@@ -1,4 +1,4 @@
-// A counter that does not count: what statistics cost is seen beside it. In the place of include/pollcore/counter.hpp.
+// A counter that does not count, in place of include/pollcore/counter.hpp: the difference shows the cost of statistics.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@ class Counter {
 public:
     void add(std::uint64_t = 1) noexcept {}
     void raise_to(std::uint64_t) noexcept {}
-    void set(std::uint64_t n) noexcept { value_.store(n, std::memory_order_relaxed); }  // what there is, no count
+    void set(std::uint64_t n) noexcept { value_.store(n, std::memory_order_relaxed); }  // a level, not a count
     [[nodiscard]] std::uint64_t value() const noexcept { return value_.load(std::memory_order_relaxed); }
 
 private:
