@@ -1,7 +1,8 @@
-"""The goals that scripts/bench measures: verdicts on their samples, and their figures at earlier commits.
+"""The goals that scripts/bench measures: the verdicts on their samples, and their figures at earlier commits.
 
-A goal is a dictionary: `goal` is its name, then `bound`, `at_least` (else at most), `samples`, and `tables`, from which its figures are. A goal
-without samples could not be measured. Noise is a list of dictionaries: `text`, and `table` if only the figures of that table are in doubt.
+A goal is a dictionary. `goal` is its name. `bound` is a lower bound if `at_least` is true, else an upper bound. `samples` has the figures, and
+`tables` names the tables from which the figures come. A goal without samples could not be measured. Noise is a list of dictionaries. Each has
+a `text`, and a `table` if the noise affects only the figures of that table.
 """
 import json
 import statistics
@@ -10,10 +11,10 @@ from bench_tables import figure
 
 MET, MISSED, UNDECIDED = "met", "missed", "undecided"
 ALL_MET, SOME_MISSED, NOT_TO_BE_JUDGED = 0, 1, 3  # exit codes
-COLUMNS = 5  # commits in the table of earlier commits
+COLUMNS = 5  # number of commits in the table of earlier commits
 
-# Goals that runs did not reach, or reached in one run and not in the next: (bound, why). This bound replaces the goal's own, so that a run
-# tells whether something got worse; `why` explains the difference. The table shows the goal's own bound, too.
+# Goals that runs did not reach, or that one run reached and the next did not: {goal: (bound, why)}. This bound replaces the goal's own bound,
+# so that a run shows whether something got worse. `why` explains the difference. The table shows the goal's own bound, too.
 OUT_OF_REACH = {
     "ring, 64 B, by 32, 4096 slots / stream limit, near CPUs": (0.80, "0.90 to 0.98, a quarter of the samples 0.83 to 0.86: the limit itself lies between 400 and 660 million/s"),
     "ring, 64 B, by 32, 4096 slots / best other ring, near CPUs": (0.95, "1.05 to 1.08: rte_ring's zero-copy calls come close to the stream limit, too, so none can be far ahead"),
@@ -45,12 +46,13 @@ def figures(lower, median, upper):
 
 
 def spread(samples):
-    """The lower quartile, the median and the upper quartile: half of the samples lie between the outer two."""
+    """Returns the lower quartile, the median and the upper quartile. Half of the samples are between the two quartiles."""
     return samples * 3 if len(samples) == 1 else statistics.quantiles(samples, n=4, method="inclusive")
 
 
 def judge(goal, noise=()):
-    """Looks at the middle half of the samples: met if it is all within the bound, missed if none of it is. OUT_OF_REACH overrides some bounds."""
+    """Returns the verdict from the middle half of the samples. It is MET if the whole half is within the bound, MISSED if no part of it is,
+    else UNDECIDED. OUT_OF_REACH replaces some bounds."""
     if not goal["samples"] or any("table" not in line or line["table"] in goal.get("tables", ()) for line in noise):
         return UNDECIDED
     lower, _, upper = spread(goal["samples"])
@@ -60,7 +62,7 @@ def judge(goal, noise=()):
 
 
 def table(goals, noise):
-    """The goals as a table in Markdown."""
+    """Returns the goals as a table in Markdown."""
     lines = ["| goal | wanted | judged by | median (middle half) of so many | |", "|---|---|---|---|---|"]
     answers = []
     for goal in goals:
@@ -78,7 +80,7 @@ def table(goals, noise):
 
 
 def check(goals, noise):
-    """The text that --check prints, and its exit code."""
+    """Returns the text that --check prints, and the exit code."""
     of_all = [line["text"] for line in noise if "table" not in line]
     if of_all:
         return "The machine was too noisy to judge anything on it:" + "".join(f"\n  {text}" for text in of_all), NOT_TO_BE_JUDGED
@@ -88,7 +90,7 @@ def check(goals, noise):
     return "\n".join(lines), SOME_MISSED if verdicts[MISSED] else NOT_TO_BE_JUDGED if verdicts[UNDECIDED] else ALL_MET
 
 
-# ---- Earlier commits: a line of JSON for each commit and machine ----
+# ---- Earlier commits: the file has a line of JSON for each commit and machine ----
 
 def history_line(commit, date, cpu, goals, noise):
     kept = {}
@@ -100,7 +102,7 @@ def history_line(commit, date, cpu, goals, noise):
 
 
 def keep(path, line):
-    """Adds the line to the file in place of an earlier one of the same commit and machine. Returns all lines, the new one last."""
+    """Adds the line to the file. It replaces an earlier line of the same commit and machine. Returns all lines, with the new line last."""
     lines = [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
     lines = [one for one in lines if (one["commit"], one["cpu"]) != (line["commit"], line["cpu"])] + [line]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,7 +111,7 @@ def keep(path, line):
 
 
 def history_table(lines):
-    """The last few commits on the machine of the last line: columns of medians and middle halves."""
+    """Returns a table of the last few commits on the machine of the last line. Each commit has a column with medians and middle halves."""
     shown = [line for line in lines if line["cpu"] == lines[-1]["cpu"]][-COLUMNS:]
     marks = {MET: " ", MISSED: "!", UNDECIDED: "?"}
     names = list(dict.fromkeys(name for line in reversed(shown) for name in line["goals"]))

@@ -1,7 +1,7 @@
-"""Puts the measurements of several runs of the programs of tests/bench together, and makes tables in Markdown.
+"""Combines the measurements of several runs of the programs of tests/bench, and makes tables in Markdown.
 
-A measurement is a dictionary: `table`, `row`, `column`, `distance` (of the two CPUs; the table's name ends with it; empty where it does not
-matter), and `samples`.
+A measurement is a dictionary with the keys `table`, `row`, `column`, `distance`, `samples` and `median`. `distance` names the distance between the
+two CPUs that were measured, such as `near`; it is empty if the figures do not depend on it. If there is one, the table's name ends with it.
 """
 import statistics
 
@@ -11,7 +11,7 @@ def _key(one):
 
 
 def together(parts):
-    """The measurements of all parts; those with one table, row and column become one."""
+    """Returns the measurements of all parts. Measurements with the same table, row and column become one measurement."""
     all_of = {}
     for part in parts:
         for one in part:
@@ -22,7 +22,7 @@ def together(parts):
 
 
 def goals_together(parts):
-    """The goals of all parts; those of one name become one."""
+    """Returns the goals of all parts. Goals with the same name become one goal."""
     all_of = {}
     for part in parts:
         for one in part:
@@ -31,7 +31,7 @@ def goals_together(parts):
 
 
 def figure(value):
-    """The value with about three significant digits."""
+    """Returns the value as text, with about three significant digits."""
     return f"{value:.{2 if abs(value) < 10 else 1 if abs(value) < 100 else 0}f}"
 
 
@@ -44,7 +44,8 @@ def _base(one):
 
 
 def markdown(measurements):
-    """A value is the median of its samples, with the smallest and the largest. A table's distances stand next to each other."""
+    """Returns the tables in Markdown. A cell has the median of the samples, and the smallest and the largest. Tables that differ only in the
+    distance follow each other."""
     bases = list(dict.fromkeys(_base(one) for one in measurements))
     names = sorted(dict.fromkeys(one["table"] for one in measurements),
                    key=lambda name: min(bases.index(_base(one)) for one in measurements if one["table"] == name))
@@ -61,7 +62,8 @@ def markdown(measurements):
 
 
 def by_compiler(measurements_of, table, row, beside):
-    """A table of `row` beside `beside`, from all tables whose names begin with `table`, with a column for each compiler. `measurements_of`: by compiler."""
+    """Makes a table that compares the rows `row` and `beside` of all tables whose names begin with `table`. It has a column for each compiler.
+    `measurements_of`: {compiler: measurements}."""
     compilers = list(measurements_of)
     places = list(dict.fromkeys((one["table"], one["column"]) for all_of in measurements_of.values() for one in all_of
                                 if one["table"].startswith(table)))

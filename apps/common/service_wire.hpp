@@ -1,11 +1,12 @@
-// What the built-in services tell a peer when they accept its connection, in the private data of the answer.
+// The messages of the built-in services to a peer whose connection they accept. They travel in the private data of the
+// answer.
 //
-// Shared by pollcored, which writes it, and by programs that use its services, pollperf among them. Plain
-// little-endian bytes behind a magic, a version and their own length, so that a program in another language,
-// or of another version, can say what it found instead of guessing.
+// pollcored writes these messages. Programs that use its services, such as pollperf, read them. A message is plain
+// little-endian bytes. It begins with a magic, a version and its own length, so that a program in another language, or
+// of another version, recognizes what it has received.
 //
-// Everything here is a pure function on bytes. What comes from a peer is hostile: a decoder answers nothing
-// unless all of it is there and makes sense.
+// Everything here is a pure function on bytes. A peer may be hostile: a decoder returns nullopt unless the message is
+// complete and valid.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +29,7 @@ void append_little_endian(std::vector<std::byte>& out, Unsigned value) {
     }
 }
 
-/// Takes an unsigned number from the front of `in`, which must hold it.
+/// Removes an unsigned number from the front of `in` and returns it. `in` must be long enough.
 template <class Unsigned>
 [[nodiscard]] Unsigned take_little_endian(std::span<const std::byte>& in) {
     static_assert(std::is_unsigned_v<Unsigned>);
@@ -40,7 +41,7 @@ template <class Unsigned>
     return static_cast<Unsigned>(value);
 }
 
-/// The eight bytes that every message begins with: magic (4), version (2), length of the whole (2).
+/// The bytes at the beginning of every message: magic (4), version (2), length of the whole message (2).
 inline constexpr std::size_t kServiceWireHeader = 8;
 
 inline void append_service_header(std::vector<std::byte>& out, std::uint32_t magic, std::size_t whole_length) {
@@ -49,8 +50,9 @@ inline void append_service_header(std::vector<std::byte>& out, std::uint32_t mag
     append_little_endian(out, static_cast<std::uint16_t>(whole_length));
 }
 
-/// True when `in` begins with a header of this magic and version whose length is exactly `whole_length` and
-/// is there; `in` is then what follows the header. More bytes may follow: a carrier pads (H14).
+/// Checks the header at the front of `in`. Returns true if it has this magic, this version and the length
+/// `whole_length`, and if `in` has at least that many bytes. `in` then becomes the part of the message after the
+/// header. Bytes after the message are allowed, because the transport pads (H14).
 [[nodiscard]] inline bool take_service_header(std::span<const std::byte>& in, std::uint32_t magic,
                                               std::size_t whole_length) {
     if (in.size() < whole_length || in.size() < kServiceWireHeader) {
@@ -66,12 +68,12 @@ inline void append_service_header(std::vector<std::byte>& out, std::uint32_t mag
     return true;
 }
 
-/// A `memory` service's answer: the region that the peer may read, write and do atomics on.
+/// The answer of a `memory` service: the region in which the peer may read, write and do atomics.
 struct MemoryOffer {
     static constexpr std::uint32_t kMagic = 0x6d656d70;  // "pmem" on the wire
     static constexpr std::size_t kWireLength = kServiceWireHeader + 8 + 4 + 8;
 
-    std::uint64_t addr = 0;  ///< what a work request puts into remote_addr
+    std::uint64_t addr = 0;  ///< the region's address, for WorkRequest::remote_addr
     std::uint32_t rkey = 0;
     std::uint64_t size = 0;  ///< bytes
 
@@ -96,13 +98,13 @@ struct MemoryOffer {
     }
 };
 
-/// An `echo` service's answer: what it sends back, and how much of it at once.
+/// The answer of an `echo` service: the length and the number of messages that it takes.
 struct EchoOffer {
     static constexpr std::uint32_t kMagic = 0x68636570;  // "pech" on the wire
     static constexpr std::size_t kWireLength = kServiceWireHeader + 8 + 4;
 
     std::uint64_t message_size_max = 0;  ///< bytes; a longer message ends the connection
-    std::uint32_t depth = 0;             ///< messages that may be on their way to it at once
+    std::uint32_t depth = 0;             ///< messages that may be on their way to the service at one time
 
     [[nodiscard]] std::vector<std::byte> encode() const {
         std::vector<std::byte> out;

@@ -1,5 +1,5 @@
-// Datagrams: a server answers clients that it does not know. Each question's completion names the sender and the way
-// back.
+// Datagrams: a server answers clients that it does not know. The completion of each question names the sender and the
+// network path to it.
 //
 //   datagram CONFIG        for example: datagram config/loopback.toml
 #include <cstring>
@@ -38,7 +38,7 @@ public:
         WorkRequest request;
         request.qp = qp_.handle();
         request.opcode = Opcode::send;
-        request.flags = kSignaled;  // without it only a failure has a completion
+        request.flags = kSignaled;  // without this flag only a failure has a completion
         request.num_sge = 1;
         request.sge = {
             .addr = memory_.addr(), .length = static_cast<std::uint32_t>(text.size()), .lkey = memory_.lkey()};
@@ -47,7 +47,7 @@ public:
         example::submit(session_, request);
     }
 
-    // The completion of the receive. Completions of own sends come in between and are skipped.
+    // The completion of the receive. Skips the completions of this end's own sends.
     WideCompletion receive() {
         for (;;) {
             const auto completion = example::next_completion<WideCompletion>(session_);
@@ -79,7 +79,7 @@ int main(int argc, char** argv) {
         Session servers = runtime.open_session({.wide_completions = true});  // to see who sent a datagram
         Session clients = runtime.open_session({.wide_completions = true});
         AddressHandle to_server;
-        AddressHandle back;  // declared before the ends, which may send with the handles until they are closed
+        AddressHandle back;  // declared before the ends: an end may send with a handle until the end is closed
         End server(runtime, servers);
         End client(runtime, clients);
 
@@ -88,8 +88,8 @@ int main(int argc, char** argv) {
         to_server = runtime.create_address_handle(address);
         client.send("what is the time?", to_server, address.qp_num, address.qkey);
 
-        // The server makes a handle from the question. One handle serves every datagram to the same port, so a real
-        // server keeps it.
+        // The server makes an address handle from the question. The handle is good for every datagram to the same port,
+        // so a real server keeps it.
         const WideCompletion question = server.receive();
         fmt::print("queue pair {} asks: \"{}\"\n", question.src_qp, server.text(question));
         back = runtime.create_address_handle(question, server.received());

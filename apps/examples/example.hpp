@@ -1,6 +1,7 @@
-// Functions that the examples share: submitting, and waiting for a completion. Anything unexpected ends the program.
+// Functions that the examples share: they submit requests and wait for completions. Anything unexpected ends the
+// program.
 //
-// Thread safety: that of the session.
+// Thread safety: the same as of the session that a function uses.
 #pragma once
 
 #include <chrono>
@@ -25,8 +26,8 @@ inline void submit(pollcore::Session& session, const pollcore::WorkRequest& requ
     }
 }
 
-/// Spins for the next completion of the session, at most kPatience. Now and then it gives the CPU away: on a machine
-/// with one CPU the worker needs it.
+/// Spins for the next completion of the session, for at most kPatience. Yields the CPU now and then: on a machine with
+/// one CPU the worker needs it.
 template <class Completion = pollcore::Completion>
 Completion next_completion(pollcore::Session& session) {
     constexpr std::chrono::seconds kPatience{10};
@@ -47,16 +48,16 @@ Completion next_completion(pollcore::Session& session) {
     return completion;
 }
 
-/// Connects two queue pairs of this process. Two hosts send each other their QpInfo, or connect by address:
-/// Context::listen and QueuePair::connect.
+/// Connects two queue pairs of this process. Programs on two hosts send each other their QpInfo, or connect by address
+/// (Context::listen and QueuePair::connect).
 inline void connect(pollcore::QueuePair& one, pollcore::QueuePair& other) {
     const pollcore::QpInfo info = one.info();
     one.connect(other.info());
     other.connect(info);
 }
 
-/// The Context that makes the objects: a runtime of this program's own, or a daemon's. All other code is the same for
-/// both.
+/// The Context that makes the objects: a runtime inside this program, or an attachment to a daemon. All other code of a
+/// program works with both.
 class Place {
 public:
     /// `where`: a configuration file, or the socket of a daemon.
@@ -71,7 +72,7 @@ public:
     [[nodiscard]] pollcore::Context& context() noexcept {
         return attachment_ ? static_cast<pollcore::Context&>(*attachment_) : *runtime_;
     }
-    /// Attaches again if the daemon was lost. False: it was not lost, or the runtime is this program's own.
+    /// Attaches again if the daemon was lost. Returns false if there is no daemon, or if it was not lost.
     [[nodiscard]] bool came_back() {
         if (!attachment_ || !attachment_->lost()) {
             return false;

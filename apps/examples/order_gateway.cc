@@ -1,10 +1,10 @@
-// An order gateway: a trader sends orders of a fixed size, the gateway answers each, and every round trip is measured
-// against a budget.
+// An order gateway: a trader sends orders of a fixed size, and the gateway answers each order. The program compares
+// every round trip with a time budget.
 //
 //   order_gateway CONFIG [ORDERS [BUDGET_NS]]        for example: order_gateway config/loopback.toml 100000 5000
 //
-// One thread serves the two sessions, trader and gateway, by turns. So two CPUs suffice: this thread's and the
-// worker's. On one CPU thread and worker take turns, and the times mean little.
+// One thread serves both sessions, trader and gateway, in turn. Two CPUs are therefore enough: one for this thread and
+// one for the worker. On one CPU the thread and the worker take turns, and the times mean little.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -64,7 +64,7 @@ public:
         example::submit(session_, request);
     }
 
-    // The next message; completions of own sends come in between and mean that the buffer is free.
+    // The next message. Skips the completions of this end's own sends, which only mean that the send buffer is free.
     template <class Message>
     Message receive() {
         for (;;) {

@@ -1,11 +1,11 @@
-// A store in a peer's memory: records are written, read and locked there by RDMA alone; the peer's CPU has no part in
-// it.
+// A store in a peer's memory: the program writes, reads and locks records there by RDMA alone. The peer's CPU does
+// nothing.
 //
 //   remote_store CONFIG        for example: remote_store config/loopback.toml
 //
-// As many requests are outstanding as the send queue takes. A record carries a checksum, which reveals a record that
-// was read while it was being written. A record's lock is a word that compare-and-swap takes from 0 to its owner's
-// number.
+// The program keeps the send queue full. Each record has a checksum, which reveals that the record was read while it
+// was being written. Each record also has a lock: a word that is 0, or the number of the lock's owner. An owner takes
+// the lock by compare-and-swap.
 #include <array>
 #include <cstring>
 #include <functional>
@@ -52,7 +52,7 @@ public:
     void read_all() {
         for_all([this](std::size_t index) { return request(Opcode::rdma_read, index, 0, sizeof(Record)); });
     }
-    // The previous value of each lock comes back into the local record's lock word.
+    // Writes the previous value of each lock into the `lock` of the local record.
     void swap_all(std::uint64_t expected, std::uint64_t wanted) {
         for_all([&](std::size_t index) {
             WorkRequest swap =
@@ -146,7 +146,7 @@ void use_store(const char* config) {
     for (std::size_t i = 0; i < Store::kRecords; ++i) {
         require(store.record(i).lock == kOwner, "was locked by nobody", i);
     }
-    fmt::print("{} records locked once, and refused to the second who asked\n", Store::kRecords);
+    fmt::print("{} records locked once, and refused to the second owner\n", Store::kRecords);
 }
 
 }  // namespace

@@ -1,15 +1,16 @@
-// A stream of messages to a reader that is slower than its writer: the writer waits, nothing is lost, nobody retries.
+// A stream of messages to a reader that is slower than its writer. The writer waits for the reader, so that no message
+// is lost and no device has to repeat one.
 //
 //   stream WHERE FLOW read ADDRESS [PAUSE_US]
-//       waits for a writer, takes PAUSE_US on average for a message, and ends with the stream
+//       waits for a writer, takes PAUSE_US on average for a message, and ends when the stream ends
 //   stream WHERE FLOW write ADDRESS [MESSAGES]
-//       begins again from the first message when its reader or its daemon goes away
+//       starts again from the first message when its reader or its daemon goes away
 //   stream WHERE FLOW both ADDRESS [MESSAGES [PAUSE_US]]
-//       two threads of one process
+//       reads and writes, in two threads of one process
 //
-// WHERE is a configuration file, or the socket of a daemon to attach to. FLOW is credits or ring. With credits the
-// reader's receives are for short messages, and long ones go by rendezvous. ADDRESS is as for Context::listen:
-// 192.0.2.7:7471, or a name on a software device. For example:
+// WHERE is a configuration file, or the socket of a daemon to attach to. FLOW is credits or ring. With credits, the
+// reader's receives are for short messages, and long messages go by rendezvous. ADDRESS is an address as for
+// Context::listen: 192.0.2.7:7471, or a name on a software device. For example:
 //   stream config/loopback.toml credits both anywhere 100000 5
 #include <cerrno>
 #include <charconv>
@@ -27,8 +28,8 @@ namespace {
 
 constexpr std::uint32_t kShort = 1024;  // bytes of a receive
 constexpr std::uint32_t kLongest = 4096;
-constexpr std::uint32_t kSlots = 64;     // messages on their way
-constexpr std::uint32_t kReceives = 32;  // posted; as many more buffers are for messages that the reader holds
+constexpr std::uint32_t kSlots = 64;     // messages that the writer has in flight
+constexpr std::uint32_t kReceives = 32;  // receives that are posted; the pool has twice as many buffers
 constexpr std::uint32_t kLongOnes = 4;   // buffers for rendezvous
 
 struct Header {
@@ -115,8 +116,8 @@ public:
     }
 
 private:
-    // The end that leaves first flushes the other's requests in flight, and the writer may not know yet that the last
-    // message has arrived.
+    // Waits until the writer disconnects. If the reader disconnected now, it would flush the writer's requests in
+    // flight: the writer may not have the completion of the last message yet.
     void await_writers_end() {
         const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
         while (!qp_.disconnected()) {
@@ -205,7 +206,7 @@ private:
         return true;
     }
 
-    // Tries for a minute: the reader may not listen yet.
+    // Tries for a minute, because the reader may not listen yet.
     void connect() {
         const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
         for (;;) {
@@ -231,7 +232,7 @@ private:
     std::chrono::nanoseconds took_{};
 };
 
-// Begins again with new objects when the daemon has died and another is there.
+// Starts again with new objects when the daemon has died and a new daemon runs.
 void write(example::Place& place, FlowControl flow, const std::string& address, std::uint64_t messages) {
     for (;;) {
         try {

@@ -1,4 +1,5 @@
-// The classical first program: one end writes into the other's memory, and an immediate tells the other end of it.
+// The classical first program: one end writes into the memory of the other end. An immediate tells the other end that
+// the bytes have arrived.
 //
 //   write_with_imm CONFIG        for example: write_with_imm config/loopback.toml
 #include <cstring>
@@ -22,7 +23,7 @@ int main(int argc, char** argv) {
         QueuePair reader =
             runtime.create_queue_pair({.shares = {{.session = &session}}, .remote_access = {.write = true}});
 
-        // The write lands where the writer says. The receive only takes the immediate: it needs no buffer.
+        // The write names its target address itself. The receive takes only the immediate, so it needs no buffer.
         WorkRequest receive;
         receive.tag = 1;
         receive.qp = reader.handle();
@@ -36,7 +37,7 @@ int main(int argc, char** argv) {
         write.tag = 2;
         write.qp = writer.handle();
         write.opcode = Opcode::rdma_write_with_imm;
-        write.flags = kSignaled;  // without it only a failure has a completion
+        write.flags = kSignaled;  // without this flag only a failure has a completion
         write.num_sge = 1;
         write.sge = {.addr = source.addr(), .length = kText.size(), .lkey = source.lkey()};
         write.remote_addr = target.addr();
@@ -44,7 +45,7 @@ int main(int argc, char** argv) {
         write.imm_data = 2026;
         example::submit(session, write);
 
-        // One completion for each end, in whichever order they come.
+        // Each end has one completion; the order is not known.
         for (int ends = 0; ends < 2; ++ends) {
             const Completion completion = example::next_completion(session);
             if (completion.from_recv_queue()) {

@@ -34,7 +34,8 @@ std::string wrapped(const std::string& text, std::size_t first, std::size_t inde
     return lines;
 }
 
-/// Text for man(7): a dash is an option's, and a line does not begin with what troff takes for a request.
+/// Escapes text for man(7). A dash stays the dash of an option, and a dot at the beginning does not become a troff
+/// request.
 std::string escaped(std::string_view text) {
     std::string result;
     for (const char c : text) {
@@ -76,7 +77,7 @@ std::vector<std::string> names_of(const CLI::Option& option) {
     return names;
 }
 
-/// What the option's value is called. Empty: it takes none.
+/// The type name of the option's value; empty if the option takes no value.
 std::string value_of(const CLI::Option& option) {
     return takes_value(option) ? option.get_type_name() : "";
 }
@@ -85,7 +86,7 @@ std::vector<const CLI::App*> subcommands_of(const CLI::App& app) {
     return app.get_subcommands([](const CLI::App*) { return true; });
 }
 
-/// The choices of `{a,b}`, with blanks between.
+/// The choices in the type name `{a,b}`, separated by blanks: "a b". Empty for any other type name.
 std::string choices_of(const std::string& type) {
     if (!type.starts_with('{') || !type.ends_with('}')) {
         return {};
@@ -109,7 +110,7 @@ std::string all_words(const CLI::App& app) {
     return words;
 }
 
-/// The cases of an option's value, by what stands before it.
+/// The cases of a bash `case` over the option before the cursor. Each completes the value of one option.
 std::string value_cases(const CLI::App& app, const std::string& indent) {
     std::string cases;
     for (const CLI::Option* option : app.get_options()) {
@@ -153,7 +154,7 @@ std::string footer(const std::vector<Section>& sections) {
 
 std::string manual_page(const Page& page) {
     const CLI::App& app = *page.command;
-    std::string spoken = page.name;  // a subcommand is typed behind its program
+    std::string spoken = page.name;  // the command as it is typed: a subcommand follows its program
     if (app.get_parent() != nullptr) {
         spoken = app.get_parent()->get_name() + " " + app.get_name();
     }

@@ -1,7 +1,8 @@
-// A program's manual, made from the command line that it parses: its --help, its manual pages, and what bash completes.
+// A program's manual: the end of --help, the manual pages, the completion for bash, and --version. The pages and the
+// completion are made from the definition of the command line.
 //
-// A type name of an option says what its value is, to people and to bash: `{a,b}` one of these, FILE or SOCKET a path,
-// DEVICE an RDMA device.
+// The type name of an option describes its value, for people and for bash: `{a,b}` is a or b, FILE and SOCKET are a
+// path, DEVICE is an RDMA device.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -15,14 +16,14 @@
 
 namespace pollcore::manual {
 
-/// What a manual says beside the options.
+/// A section of a manual, besides the options.
 struct Section {
     std::string title;  ///< as man-pages(7) spells it: "Exit status"
-    /// A term and what it means; without a term, a paragraph.
+    /// Each entry is a term and its meaning. With an empty term, the meaning is a paragraph.
     std::vector<std::pair<std::string, std::string>> entries;
 };
 
-/// A page of a program, or of one of its subcommands.
+/// The manual page of a program, or of one of its subcommands.
 struct Page {
     const CLI::App* command = nullptr;
     std::string name;     ///< "pollperf-lat"
@@ -31,13 +32,13 @@ struct Page {
     std::vector<std::string> see_also;  ///< "pollcored(1)"
 };
 
-/// The end of --help. To be set as footer of the command.
+/// The sections as the end of --help. Set it as the footer of the command.
 [[nodiscard]] std::string footer(const std::vector<Section>& sections);
-/// The page in man(7), section 1.
+/// The page in the format of man(7), for section 1.
 [[nodiscard]] std::string manual_page(const Page& page);
-/// A function that completes the program's options, their values and its subcommands.
+/// A bash script with a function that completes the program's options, their values and its subcommands.
 [[nodiscard]] std::string bash_completion(const CLI::App& program);
-/// What --version prints: name and version on the first line, then how this program was built.
+/// The text that --version prints: name and version on the first line, then how this program was built.
 [[nodiscard]] std::string version_text(std::string_view program);
 
 }  // namespace pollcore::manual

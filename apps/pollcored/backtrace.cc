@@ -23,17 +23,18 @@
 namespace pollcore::daemon {
 namespace {
 
-// The handler itself, and the frame through which the kernel returns from it.
+// The frames to leave out: the signal handler, and the frame through which it returns to the kernel.
 constexpr int kOwnFrames = 2;
 
-// The handler writes here. It gets no argument, so there is only one slot. The thread that changes `asked` from the
-// thread's id to 0 owns the slot: the asked thread in order to write, or the asking thread when it gives up waiting.
-// The asking thread's store releases its reads of the last stack; the asked thread's exchange acquires them.
+// The signal handler writes the stack here. A handler gets no argument, so there is only one slot. The asking thread
+// stores the id of the asked thread in `asked`. Whichever thread changes `asked` back to 0 owns the slot: the asked
+// thread writes its stack, or the asking thread has given up. The asking thread has read the last stack before it
+// stores `asked` with release, and the asked thread's exchange acquires that store.
 struct StackSlot {
     std::atomic<pid_t> asked{0};
     std::array<void*, 64> frames{};
-    std::atomic<int> count{
-        0};           // stored with release when the frames are written, loaded with acquire before they are read
+    // Stored with release when the frames are written. Loaded with acquire before they are read.
+    std::atomic<int> count{0};
     sem_t written{};  // wakes the asking thread when the frames are written
 };
 StackSlot slot;
@@ -42,8 +43,8 @@ void write_frames(int) {
     const int before = errno;
     pid_t self = static_cast<pid_t>(::syscall(SYS_gettid));
     if (slot.asked.compare_exchange_strong(self, 0, std::memory_order_acquire)) {
-        // backtrace(3) is not among the functions that a handler may call (signal-safety(7)), because its first call
-        // loads a library. The constructor makes that first call.
+        // A signal handler may not call backtrace(3) (signal-safety(7)), because the first call loads a library. The
+        // constructor of Backtrace makes that first call, so that this one is safe.
         slot.count.store(::backtrace(slot.frames.data(), static_cast<int>(slot.frames.size())),
                          std::memory_order_release);
         (void)::sem_post(&slot.written);

@@ -13,7 +13,7 @@
 namespace pollcore::daemon {
 namespace {
 
-// The most CPUs that any kernel is built for: one call is enough.
+// The most CPUs that any kernel is built for, so that one call of sched_getaffinity(2) is enough.
 constexpr std::size_t kCpusMax = 8192;
 
 struct CpuSetDelete {

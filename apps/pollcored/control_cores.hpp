@@ -1,6 +1,6 @@
-// Keeps the daemon's own threads off the cores that workers poll on, if there are others.
+// Keeps the daemon's other threads off the workers' cores, if the process has other CPUs.
 //
-// Thread safety: the calling thread's affinity only. Threads that it starts afterwards inherit it.
+// Thread safety: changes the affinity of the calling thread only. Threads that it starts later inherit the affinity.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace pollcore::daemon {
 
-/// Takes the workers' cores out of the calling thread's affinity. If nothing would be left the affinity
-/// stays as it is, with a warning: services and workers take turns. Returns the CPUs of the affinity, for the log.
+/// Removes the workers' cores from the calling thread's affinity. If no CPU would remain, leaves the affinity unchanged
+/// and logs a warning: services and workers then take turns. Returns the CPUs of the affinity, for the log.
 std::string leave_worker_cores(const Config& config);
 
 }  // namespace pollcore::daemon

@@ -23,10 +23,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-// How often the main thread looks at the services: while it serves, and while it shuts down.
-constexpr auto kWatchEvery = 500ms;
-constexpr auto kShutdownEvery = 5ms;
-// Time for the shutdown beyond drain_timeout: closing threads, deregistering, EAL's own end.
+constexpr auto kWatchEvery = 500ms;   // how often the main thread checks the services while the daemon serves
+constexpr auto kShutdownEvery = 5ms;  // how often it checks for the end of the shutdown
+// Time for the parts of the shutdown that drain_timeout does not limit: ending threads, deregistering memory, ending
+// EAL.
 constexpr auto kShutdownReserve = 10s;
 
 std::string_view signal_name(int signal) noexcept {
@@ -37,8 +37,8 @@ std::string_view signal_name(int signal) noexcept {
 
 Daemon::Daemon(const Config& config, std::function<Config()> read_again)
     : config_(config), read_again_(std::move(read_again)), runtime_(config_) {
-    // After the runtime has placed its threads, for which it needs the whole affinity. The services' threads inherit
-    // this one.
+    // The runtime has already placed its threads, for which it needed the whole affinity. The services' threads inherit
+    // the smaller affinity.
     const std::string cpus = leave_worker_cores(config_);
     log_runtime(runtime_, cpus);
     for (const ServiceConfig& service : config_.services) {
@@ -117,7 +117,7 @@ void Daemon::reload() {
     if (attach_ != nullptr) {
         try {
             attach_->configure(wanted.attach);
-            // Keys that cannot change stay as they were, so that the next reload names them again.
+            // config_ keeps the old values of keys that need a restart, so that the next reload names the keys again.
             const AttachConfig was = std::exchange(config_.attach, wanted.attach);
             config_.attach.path = was.path;
             config_.attach.owner = was.owner;
@@ -127,7 +127,7 @@ void Daemon::reload() {
             log_error("SIGHUP: {}; who may attach stays as it was", error.what());
         }
     }
-    // Ended services go first: a new service may have the address of one of them.
+    // Ends services before it begins new ones, because a new service may have the address of an ended one.
     for (const ServiceConfig& service : services_missing(config_, wanted)) {
         end_service(service);
     }
@@ -168,7 +168,7 @@ void Daemon::begin_service(const ServiceConfig& config) {
 }
 
 std::chrono::microseconds Daemon::shutdown_limit() const noexcept {
-    // drain_timeout once for draining, and once each for the services and the runtime, which both close queue pairs.
+    // drain_timeout three times: for draining, for closing the services' queue pairs, and for closing the runtime's.
     return 3 * config_.drain_timeout + kShutdownReserve;
 }
 
@@ -179,11 +179,11 @@ bool Daemon::shut_down() {
     while (done.wait_for(0s) != std::future_status::ready) {
         const std::optional<int> signal = wait_signal(kShutdownEvery);
         if (signal && *signal != SIGHUP) {
-            log_warning("{} again: ending at once; peers and the work of theirs that is in flight are cut off",
+            log_warning("{} again: ending at once; connections and requests in flight are cut off",
                         signal_name(*signal));
             (void)flush_log(LogWriter::kPatience);
-            // Not exit(): destructors would wait for queue pairs that are still being closed. The kernel takes back
-            // the rest.
+            // Not exit(): destructors would wait for queue pairs that are still being closed. The kernel frees all
+            // resources.
             ::_exit(kExitCutShort);
         }
     }
@@ -195,7 +195,7 @@ bool Daemon::drain_and_stop() {
     for (const auto& service : services_) {
         service->begin_drain();
     }
-    // Attached processes drain while the services do: both have the same deadline.
+    // Attached processes drain at the same time as the services, with the same deadline.
     std::future<bool> attached =
         std::async(std::launch::async, [this] { return attach_ == nullptr || attach_->stop(config_.drain_timeout); });
     bool whole = true;

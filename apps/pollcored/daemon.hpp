@@ -1,4 +1,4 @@
-// The running daemon: runtime, services, and the loop that watches over them until a signal ends it.
+// The running daemon: the runtime, the services, and a loop that watches the services until a signal ends the daemon.
 //
 // Thread safety: all on the main thread, with the signals blocked (signals.hpp).
 #pragma once
@@ -19,26 +19,26 @@ namespace pollcore::daemon {
 
 class Daemon {
 public:
-    /// Starts the runtime and makes the services. Throws Error. `read_again` reads the configuration again; it throws
-    /// ConfigError.
+    /// Starts the runtime and makes the services. Throws Error. reload() calls `read_again`, which reads the
+    /// configuration again and may throw ConfigError.
     Daemon(const Config& config, std::function<Config()> read_again);
     ~Daemon();
 
-    /// Serves until a signal or a broken service ends it. Returns the exit code (daemon_exit_code.hpp).
+    /// Serves until a signal comes or a service breaks down. Returns the exit code (daemon_exit_code.hpp).
     [[nodiscard]] int run();
 
 private:
-    /// Returns when a signal asks for the end. False when a service broke down.
+    /// Returns true when a signal asks the daemon to stop, and false when a service has broken down.
     [[nodiscard]] bool serve();
-    /// The health of all threads that the watchdog looks at. Called on the watchdog's thread.
+    /// Returns the health of all threads that the watchdog checks. Called on the watchdog's thread.
     [[nodiscard]] Health health() const;
-    /// Applies changed keys that can be applied, and names the others in the log.
+    /// Applies the changed keys that can change while the daemon runs. Logs the keys that need a restart.
     void reload();
     void end_service(const ServiceConfig& config);
     void begin_service(const ServiceConfig& config);
-    /// Drains and closes while a second signal is listened for. False when something was cut short.
+    /// Drains and closes, and ends the process at once on a second signal. Returns false when work was cut short.
     [[nodiscard]] bool shut_down();
-    /// Runs on a thread of its own, since closing blocks.
+    /// Runs on its own thread, because closing blocks.
     [[nodiscard]] bool drain_and_stop();
     [[nodiscard]] std::chrono::microseconds shutdown_limit() const noexcept;
 
@@ -46,10 +46,10 @@ private:
     const std::function<Config()> read_again_;
     Backtrace backtrace_;  // before runtime_, whose threads inherit its signal mask
     Runtime runtime_;
-    std::unique_ptr<AttachServer> attach_;  // null: nobody may attach
+    std::unique_ptr<AttachServer> attach_;  // null: no process may attach
     std::vector<std::unique_ptr<Service>> services_;
     Notifier notifier_;
-    std::unique_ptr<Watchdog> watchdog_;  // null unless run() runs
+    std::unique_ptr<Watchdog> watchdog_;  // null until run() has begun
 };
 
 }  // namespace pollcore::daemon

@@ -1,4 +1,4 @@
-// What pollcored's command line may have on it, for parsing it and for the manual.
+// The definition of pollcored's command line. The parser and the manual use it.
 //
 // Thread safety: one thread.
 #pragma once
@@ -13,9 +13,9 @@
 namespace pollcore::daemon {
 
 struct DaemonCommandLine {
-    /// `default_config`: the file that is read unless --config names one.
+    /// `default_config`: the file that is read without --config.
     explicit DaemonCommandLine(const std::string& default_config);
-    DaemonCommandLine(const DaemonCommandLine&) = delete;  // `app` fills the members below
+    DaemonCommandLine(const DaemonCommandLine&) = delete;  // `app` refers to the members below
     DaemonCommandLine& operator=(const DaemonCommandLine&) = delete;
 
     [[nodiscard]] static std::vector<manual::Section> sections();

@@ -28,7 +28,7 @@ DaemonCommandLine::DaemonCommandLine(const std::string& default_config) : config
 std::vector<manual::Section> DaemonCommandLine::sections() {
     return {{"Exit status",
              {{"0",
-               "Stopped as asked (SIGTERM or SIGINT), and everything that was taken was answered. With --check: the "
+               "Stopped as asked (SIGTERM or SIGINT), and all accepted work was done. With --check: the "
                "file is accepted."},
               {"1", "It could not start, or a service broke down while it ran."},
               {"2", "The command line or the configuration is wrong. With --check: the file is refused."},
@@ -47,7 +47,7 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
     try {
         line.app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
-        // Prints help, version or the mistake; 0 for the first two.
+        // exit() prints the help, the version or the mistake. It returns 0 for help and version.
         return {std::nullopt, line.app.exit(error) == 0 ? kExitOk : kExitUsage};
     }
     Options options;

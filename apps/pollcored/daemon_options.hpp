@@ -16,11 +16,11 @@ struct Options {
     std::optional<LogLevel> log_level;  ///< overrides the file's
 };
 
-/// What the command line comes to: options to go on with, or an exit code when everything is said already
-/// (--help, --version, or a mistake, which is told on stderr).
+/// The result of parsing the command line. It has either options, or the exit code after --help, --version or a
+/// mistake. In the second case, parse_options() has already printed the text.
 struct ParsedOptions {
     std::optional<Options> options;
-    int exit_code = 0;
+    int exit_code = 0;  ///< without options: the exit code of the program
 };
 [[nodiscard]] ParsedOptions parse_options(int argc, const char* const* argv);
 

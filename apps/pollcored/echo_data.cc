@@ -1,4 +1,4 @@
-// The echo service's data thread: it takes completions and sends their buffers back.
+// The echo service's data thread: it takes completions and sends the received buffers back.
 #include <poll.h>
 
 #include <algorithm>
@@ -30,14 +30,15 @@ struct Tag {
 };
 static_assert(kQueueDepthMax <= 1u << 16, "a buffer's number has 16 bits");
 
-// Whether the request will be accepted later: a completion, the worker or the end of the handshake makes room.
+// Whether the session will accept the request later, after a completion, progress of the worker, or the end of the
+// handshake.
 bool is_momentary(Refusal refusal) noexcept {
     switch (refusal) {
         case Refusal::submission_ring_full:
         case Refusal::completion_ring_full:
         case Refusal::send_queue_full:
         case Refusal::receive_queue_full:
-        case Refusal::not_connected:  // a message may come before the handshake ends on this side (H13)
+        case Refusal::not_connected:  // the answer to a message that came before the handshake ended on this side (H13)
             return true;
         default: return false;
     }
@@ -45,7 +46,7 @@ bool is_momentary(Refusal refusal) noexcept {
 
 }  // namespace
 
-// Nothing in here throws except for lack of memory, and without memory the service cannot go on.
+// noexcept, although an allocation may throw: without memory the service cannot go on.
 void EchoService::run() noexcept {
     std::array<Completion, kPollBurst> completions;
     while (!finished()) {
@@ -65,8 +66,8 @@ void EchoService::run() noexcept {
     }
 }
 
-// Waits for a completion, or for news from the other threads. News from before drain_event() are looked at by the next
-// turn of the loop. Later news make the descriptor readable again.
+// Waits for a completion, or for news_. The next turn of run()'s loop sees all changes that were made before
+// drain_event(). A later change makes news_ readable again.
 void EchoService::wait() noexcept {
     if (session_.wait(kSpin) || !session_.arm()) {
         return;
@@ -100,7 +101,7 @@ bool EchoService::finished() noexcept {
 // ---- Connections that begin and end ----
 
 void EchoService::take_phases() {
-    // Acquire, with the reception's release: it stores a phase before it counts.
+    // Acquire, pairs with the reception's release: the reception stores a phase before it increments the count.
     const std::uint32_t changed = phases_changed_.load(std::memory_order_acquire);
     if (changed == phases_seen_) {
         return;
@@ -133,14 +134,14 @@ void EchoService::begin(std::uint32_t slot) {
     }
 }
 
-// From now on nothing is submitted for the connection. Requests in flight complete.
+// From now on nothing is submitted for the connection. Its requests in flight still complete.
 void EchoService::end(Connection& connection, Ending ending) {
     owed_ -= connection.owed;
     connection.owed = 0;
     connection.waiting_count = 0;
     connection.ending = std::move(ending);
     for (Phase phase : {Phase::serving, Phase::opening}) {
-        // Never replaces `closed`, which the reception sets last. Release: `ending` is written before.
+        // Does not replace `closed`, which is the last phase that the reception sets. Release: publishes `ending`.
         if (connection.phase.compare_exchange_strong(phase, Phase::ended, std::memory_order_release,
                                                      std::memory_order_relaxed)) {
             connection.phase.notify_all();
@@ -185,7 +186,7 @@ void EchoService::complete(const Completion& completion) {
 
 void EchoService::take_message(std::uint32_t slot, std::uint32_t buffer, const Completion& completion) {
     if (draining_.load(std::memory_order_relaxed)) {
-        return;  // the message came too late to be answered
+        return;  // the message came after the drain began, so nobody answers it
     }
     Connection& connection = connections_[slot];
     Buffer& message = connection.buffers[buffer];
@@ -199,7 +200,7 @@ void EchoService::take_message(std::uint32_t slot, std::uint32_t buffer, const C
 }
 
 Ending EchoService::ending_of(const Connection& connection, const Completion& completion) const {
-    // A flush is only a consequence: the queue pair's state has the cause.
+    // A flush is only a consequence of an error. The session knows the cause.
     const Status cause = completion.status == Status::wr_flush_err ? session_.cause(connection.qp) : completion.status;
     if (cause == Status::success || cause == Status::wr_flush_err || cause == Status::qp_closed) {
         return {.failed = false, .why = fmt::format("disconnected, {} messages sent back", connection.echoed)};
@@ -243,7 +244,7 @@ std::size_t EchoService::submit_waiting() {
     }
     with_work_.resize(kept);
     if (ring_full && kept > 1) {
-        // The connection that found the ring full is not the first to be tried next time.
+        // Next time, try another connection first.
         std::rotate(with_work_.begin(), with_work_.begin() + 1, with_work_.end());
     }
     return submitted;

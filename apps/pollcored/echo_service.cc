@@ -68,7 +68,7 @@ bool EchoService::drained() const noexcept {
 
 bool EchoService::close() noexcept {
     const bool complete = reception_.close();
-    // After the reception has ended: it waits for the data thread when it opens a connection.
+    // Only after the reception has ended, because open() waits for the data thread.
     stopping_.store(true, std::memory_order_release);
     tell_data_thread();
     if (thread_.joinable()) {
@@ -77,7 +77,7 @@ bool EchoService::close() noexcept {
     return complete;
 }
 
-// news_ stays readable until the data thread wakes and looks at the values stored before this call.
+// The data thread's next wait() returns, so that the data thread sees all values that were stored before this call.
 void EchoService::tell_data_thread() noexcept {
     signal_event(news_.get());
 }
@@ -94,15 +94,15 @@ QueuePairOptions EchoService::queue_pair_options() {
 
 ConnectOptions EchoService::answer() {
     const EchoOffer offer{.message_size_max = config_.message_size_max, .depth = config_.depth};
-    // rnr_retry 7: the service waits for a slow peer, which holds up only itself. The ack timeout finds a peer that is
-    // gone.
+    // rnr_retry 7: repeat without limit when the peer has no receive posted. A slow peer holds up only its own
+    // connection, and the ack timeout detects a peer that is gone.
     return {.path = {.rnr_retry = 7}, .private_data = offer.encode(), .timeout = Reception::kAcceptTimeout};
 }
 
 void EchoService::open(std::uint32_t slot, QpHandle qp) {
     Connection& connection = connections_[slot];
     connection.qp = qp;
-    // Release, with the acquire in take_phases: from here on the connection is the data thread's.
+    // Release, pairs with the acquire in take_phases(): from here on the data thread owns the connection.
     connection.phase.store(Phase::opening, std::memory_order_release);
     phases_changed_.fetch_add(1, std::memory_order_release);
     tell_data_thread();
@@ -111,7 +111,7 @@ void EchoService::open(std::uint32_t slot, QpHandle qp) {
 
 std::optional<Ending> EchoService::ending(std::uint32_t slot) {
     Connection& connection = connections_[slot];
-    // Acquire, with the release in end(): the reason was written before.
+    // Acquire, pairs with the release in end(), which publishes `ending`.
     if (connection.phase.load(std::memory_order_acquire) != Phase::ended) {
         return std::nullopt;
     }
@@ -125,7 +125,7 @@ void EchoService::closed(std::uint32_t slot) {
 }
 
 bool EchoService::vacant(std::uint32_t slot) const noexcept {
-    // Acquire, with the release in vacate_if_done: the data thread has left the connection.
+    // Acquire, pairs with the release in vacate_if_done(): the data thread no longer uses the connection.
     return connections_[slot].phase.load(std::memory_order_acquire) == Phase::vacant;
 }
 

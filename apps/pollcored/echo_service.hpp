@@ -1,25 +1,29 @@
-// The service "echo": sends each message back from the buffer in which it came, with its immediate data.
+// The service "echo": sends each message back from the buffer in which the message arrived, with the same immediate
+// data.
 //
-// A connection has `depth` buffers, and each is in one place at a time:
+// A connection has `depth` buffers. Each buffer is in exactly one of these states:
 //
 //     posted as a receive --message--> waits to be sent --accepted--> being sent --completed--> waits to be posted
 //             ^                                                                                      |
 //             +----------------------------------------accepted--------------------------------------+
 //
-// Thus a connection has at most `depth` work requests in flight, and queue pair and completion ring have room for
-// them. A request that cannot be submitted now waits in its connection's queue, in order, and holds up no other
-// connection. A peer that is slow to post receives (rnr_retry 7) holds up only its own buffers.
+// A connection therefore has at most `depth` work requests in flight, and its queue pair and the completion ring have
+// room for all of them. A request that cannot be submitted now waits in the queue of its connection, in order, and
+// holds up no other connection. A peer that is slow to post receives (rnr_retry 7) holds up only the buffers of its own
+// connection.
 //
-// There are two threads: the reception's makes and closes connections, the data thread does the rest. They hand a
-// connection to each other by its phase. Only the thread that a phase belongs to may touch the connection:
+// There are two threads. The reception's thread makes and closes connections; the data thread does all other work. The
+// phase of a connection says which of the two threads owns the connection. Only the owner may touch the connection:
 //
-//     vacant   reception's   becomes opening when a peer is to be answered
-//     opening  data thread's becomes serving when all receives are submitted
-//     serving  data thread's becomes ended when work failed or the peer left
-//     ended    data thread's, and the reception may read why
-//     closed   data thread's, set by the reception when the queue pair is closed; becomes vacant when the last
-//              completion was taken. The reception may replace any of the data thread's phases by it, but touches
-//              nothing else in the connection then.
+//     phase    owner
+//     vacant   reception     Becomes opening when the reception is about to answer a peer.
+//     opening  data thread   Becomes serving when all receives are submitted.
+//     serving  data thread   Becomes ended when work has failed or the peer has left.
+//     ended    data thread   The reception may read why the connection ended.
+//     closed   data thread   Becomes vacant when the data thread has taken the last completion.
+//
+// When the reception has closed the queue pair, it sets the phase to closed, even if the data thread owns the
+// connection. The reception touches nothing else in the connection then.
 #pragma once
 
 #include <atomic>
@@ -47,7 +51,7 @@ public:
     [[nodiscard]] bool broken() const noexcept override { return reception_.broken(); }
 
     void start() override;
-    /// Messages that come from now on are not answered.
+    /// The service does not answer messages that arrive after this call.
     void begin_drain() noexcept override;
     /// Whether each message that was taken has been sent back and acknowledged by its peer.
     [[nodiscard]] bool drained() const noexcept override;
@@ -56,11 +60,11 @@ public:
 private:
     static constexpr std::size_t kPollBurst = 64;
     static constexpr std::uint32_t kSubmissionSlotsMax = 4096;
-    /// How long the data thread may take to read the completions of closed queue pairs, which are in the ring already.
+    /// How long the data thread may take to read the completions of closed queue pairs. They are in the ring already.
     static constexpr std::chrono::seconds kLastCompletions{1};
-    /// How long the data thread looks for the next message before it sleeps.
+    /// How long the data thread spins for the next message before it sleeps.
     static constexpr std::chrono::microseconds kSpin{20};
-    /// How often the data thread looks for changes without an event: room for waiting requests, the end of
+    /// How often the data thread checks for changes that raise no event: room for waiting requests, and the end of
     /// kLastCompletions.
     static constexpr std::chrono::milliseconds kLookAgain{1};
 
@@ -69,24 +73,24 @@ private:
         std::uint32_t length = 0;
         std::uint32_t imm_data = 0;
         bool with_imm = false;
-        bool to_send = false;  ///< false: to be posted as a receive
+        bool to_send = false;  ///< true: the buffer is to be sent; false: it is to be posted as a receive
     };
     struct Connection {
         std::atomic<Phase> phase{Phase::vacant};
         QpHandle qp;
-        bool begun = false;           ///< counted in active_
-        bool with_work = false;       ///< stands in with_work_
-        std::uint32_t in_flight = 0;  ///< work requests
-        std::uint32_t owed = 0;       ///< messages taken and not yet sent back
+        bool begun = false;           ///< this connection is counted in active_
+        bool with_work = false;       ///< this connection is in with_work_
+        std::uint32_t in_flight = 0;  ///< work requests in flight
+        std::uint32_t owed = 0;       ///< messages that were received and are not yet sent back
         std::uint32_t waiting_first = 0;
         std::uint32_t waiting_count = 0;
         std::uint64_t echoed = 0;
-        std::unique_ptr<Buffer[]> buffers;         ///< depth
-        std::unique_ptr<std::uint32_t[]> waiting;  ///< a queue of buffers; depth
+        std::unique_ptr<Buffer[]> buffers;         ///< `depth` buffers
+        std::unique_ptr<std::uint32_t[]> waiting;  ///< a circular queue of buffer numbers, with `depth` places
         Ending ending;
     };
 
-    // On the reception's thread.
+    // Called on the reception's thread.
     [[nodiscard]] QueuePairOptions queue_pair_options() override;
     [[nodiscard]] ConnectOptions answer() override;
     void open(std::uint32_t slot, QpHandle qp) override;
@@ -96,7 +100,7 @@ private:
 
     void tell_data_thread() noexcept;
 
-    // On the data thread.
+    // Called on the data thread.
     void run() noexcept;
     void wait() noexcept;
     void take_phases();
@@ -117,22 +121,22 @@ private:
     const std::uint64_t stride_;
     ProtectionDomain pd_;
     MemoryRegion region_;
-    Session session_;  // the data thread's; the reception only names it in queue_pair_options()
+    Session session_;  // used by the data thread; the reception only names it in queue_pair_options()
     std::vector<Connection> connections_;
 
-    // The data thread's.
-    std::vector<std::uint32_t> with_work_;  // connections where something waits
+    // Used by the data thread only.
+    std::vector<std::uint32_t> with_work_;  // connections in which a buffer waits
     std::uint32_t phases_seen_ = 0;
     std::uint32_t active_ = 0;  // connections that are not vacant
-    std::uint64_t owed_ = 0;    // over all connections
+    std::uint64_t owed_ = 0;    // sum of Connection::owed over all connections
     std::optional<std::chrono::steady_clock::time_point> stop_seen_;
 
-    const UniqueFd news_;  // eventfd: one of the members below has changed
+    const UniqueFd news_;  // an eventfd: phases_changed_, draining_ or stopping_ has changed
 
-    std::atomic<std::uint32_t> phases_changed_{0};  // the reception's: how often it has changed a phase
-    std::atomic<bool> draining_{false};             // the owner's
-    std::atomic<bool> stopping_{false};             // the owner's
-    std::atomic<bool> drained_{false};              // the data thread's
+    std::atomic<std::uint32_t> phases_changed_{0};  // how often the reception has changed a phase
+    std::atomic<bool> draining_{false};             // set by the owner of the service
+    std::atomic<bool> stopping_{false};             // set by the owner of the service
+    std::atomic<bool> drained_{false};              // set by the data thread
 
     Reception reception_;
     std::thread thread_;

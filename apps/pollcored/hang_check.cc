@@ -12,11 +12,11 @@ HangCheck::Findings HangCheck::check(const Health& health) {
     Findings findings;
     for (const ThreadHealth& thread : health.threads) {
         const bool busy = thread.state == ThreadHealth::State::working || thread.state == ThreadHealth::State::hangs;
-        // If the limit is below kHangsAfter, a hang is reported no later than the watchdog is starved.
+        // If the limit is shorter than kHangsAfter, a hang is reported at the limit, when the feeding stops.
         const bool hangs = busy && thread.busy >= std::min(kHangsAfter, limit(thread));
         const std::pair key(thread.kind, thread.name);
         auto known = hangs_.find(key);
-        // A smaller `busy` means that the thread went on and hangs anew, in something else.
+        // A smaller `busy` means that the last hang is over, and that the thread now hangs in something else.
         if (known != hangs_.end() && (!hangs || thread.busy < known->second.busy)) {
             findings.over.push_back(thread);
             findings.over.back().busy = known->second.busy;

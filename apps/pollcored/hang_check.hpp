@@ -1,9 +1,10 @@
-// Which threads hang, since when, and whether the watchdog deserves to be fed.
+// Finds the threads that hang, and decides whether the watchdog may be fed.
 //
-// A worker that hangs serves nobody on its core, so it starves the watchdog soon. The other threads are not on the data
-// path: while one of them hangs, connections go on, and a restart would end them. These threads have a longer limit.
+// A worker that hangs serves no session, so it stops the feeding soon. The other threads are not on the data path:
+// while one of them hangs, connections go on, and a restart would end the connections. These threads have a longer
+// limit.
 //
-// Thread safety: one thread. Nothing here reads a clock, or writes a log.
+// Thread safety: one thread. Nothing here reads a clock or writes a log.
 #pragma once
 
 #include <chrono>
@@ -20,31 +21,33 @@ class HangCheck {
 public:
     using Nanoseconds = std::chrono::nanoseconds;
 
-    /// How long a thread may be at one thing before the watchdog is starved.
+    /// How long a thread may be busy with one thing before the watchdog is no longer fed.
     struct Limits {
         Nanoseconds worker{0};
-        Nanoseconds other{0};
+        Nanoseconds other{0};  ///< for threads that are not workers
     };
     explicit HangCheck(const Limits& limits) : limits_(limits) {}
 
     struct Findings {
         std::vector<ThreadHealth> begun;     ///< threads that began to hang since the last check
         std::vector<ThreadHealth> starving;  ///< threads that reached their limit since the last check
-        std::vector<ThreadHealth> over;      ///< threads that go on; `busy` is the length of the hang at the last check
-        bool feed = true;                    ///< no thread is at its limit
+        /// Threads that no longer hang. `busy` is the length of the hang at the last check that saw it.
+        std::vector<ThreadHealth> over;
+        bool feed = true;  ///< no thread has reached its limit
     };
     [[nodiscard]] Findings check(const Health& health);
 
 private:
     struct Hang {
-        Nanoseconds busy{0};  // at the last check
-        bool starves = false;
+        Nanoseconds busy{0};   // length of the hang at the last check
+        bool starves = false;  // it has reached its limit
     };
 
     [[nodiscard]] Nanoseconds limit(const ThreadHealth& thread) const noexcept;
 
     const Limits limits_;
-    std::map<std::pair<ThreadHealth::Kind, std::string>, Hang> hangs_;  // a worker may be named like another thread
+    // By kind and name, because a worker may have the name of another thread.
+    std::map<std::pair<ThreadHealth::Kind, std::string>, Hang> hangs_;
 };
 
 }  // namespace pollcore::daemon

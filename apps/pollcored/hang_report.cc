@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Time for a thread to write down its call stack: it needs only its turn on a core.
+// How long a report waits for a thread's call stack. A thread that takes the signal only needs its turn on a core.
 constexpr auto kPatience = 500ms;
 constexpr std::size_t kEntriesMax = 64;
 
@@ -26,9 +26,9 @@ std::string who(const ThreadHealth& thread) {
 }
 
 std::string what_it_does(const ThreadHealth& thread) {
-    return fmt::format("{} {} ms",
-                       thread.kind == ThreadHealth::Kind::worker ? "made no step for" : "has been at one thing for",
-                       std::chrono::duration_cast<std::chrono::milliseconds>(thread.busy).count());
+    return fmt::format(
+        "{} {} ms", thread.kind == ThreadHealth::Kind::worker ? "made no step for" : "has been busy with one thing for",
+        std::chrono::duration_cast<std::chrono::milliseconds>(thread.busy).count());
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Writes into the log which threads hang, and where: the system call, the kernel's function, the call stack.
+// Logs which threads hang, and where they hang: the system call, the kernel's function, the call stack.
 //
-// It has a thread of its own, since writing may take a while, or wait: for an answer of the thread that hangs, for a
+// It has its own thread, because a report may take long. It waits for the hanging thread's answer, and possibly for a
 // lock that the hanging thread holds, or for the reader of the log.
 //
 // Thread safety: tell() by one thread.
@@ -18,15 +18,15 @@ namespace pollcore::daemon {
 
 class HangReport {
 public:
-    /// Nobody else may use `backtrace` from here on.
+    /// From now on only this object may use `backtrace`.
     explicit HangReport(Backtrace& backtrace);
-    /// Writes the findings that still wait.
+    /// Writes the findings that still wait to be written.
     ~HangReport();
     HangReport(const HangReport&) = delete;
     HangReport& operator=(const HangReport&) = delete;
 
-    /// Returns at once. If too many findings wait to be written, new ones are dropped. `watched`: there is a watchdog,
-    /// which is starved.
+    /// Returns at once. If too many findings wait to be written, new findings are dropped. `watched`: there is a
+    /// service manager's watchdog, so the log also says when it is no longer fed.
     void tell(const HangCheck::Findings& findings, bool watched);
 
 private:

@@ -30,7 +30,8 @@ Config read(const Options& options) {
     return config;
 }
 
-// Each attached process takes several. The soft limit is low for programs that use select(2), which this one does not.
+// Each attached process takes several descriptors. The soft limit is low only for programs that use select(2), and this
+// program does not use it.
 void raise_descriptor_limit() noexcept {
     rlimit limit{};
     if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
@@ -44,7 +45,7 @@ int serve(const Config& config, const Options& options) {
     for (const WorkerConfig& worker : config.workers) {
         cores.push_back(worker.core);
     }
-    // Until the last line: a stderr that nobody reads keeps the daemon neither from serving nor from ending.
+    // Lives until the last line is logged. If nobody reads stderr, the daemon can still serve and end.
     const LogWriter log_writer([cpus = helper_cpus(cores)] { become_helper("pollcore-log", cpus); });
     try {
         set_log_level(config.log_level);
@@ -62,8 +63,7 @@ int run(const Options& options) {
     try {
         config = read(options);
     } catch (const ConfigError& error) {
-        // As it is, without the log's prefix: it begins with file and line, which editors and people look
-        // for.
+        // Without the prefix of log lines: the message begins with file and line, as editors and people expect.
         fmt::print(stderr, "{}\n", error.what());
         return kExitUsage;
     }
@@ -83,7 +83,7 @@ int main(int argc, char** argv) {
         return parsed.exit_code;
     }
     try {
-        // Before the runtime's threads exist, which inherit the mask.
+        // The runtime's threads do not exist yet. They inherit the signal mask.
         block_signals();
         return run(*parsed.options);
     } catch (const std::exception& error) {

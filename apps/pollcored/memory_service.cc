@@ -24,7 +24,7 @@ std::string MemoryService::describe() const {
 }
 
 QueuePairOptions MemoryService::queue_pair_options() {
-    // A queue pair must have at least one slot each way. No peer depends on them.
+    // The depths are the smallest that are allowed, because the service posts nothing.
     return {.device = config_.device,
             .pd = &pd_,
             .shares = {{.session = &session_, .send_depth = 1}},

@@ -1,8 +1,9 @@
-// The service "memory": a registered region in which peers read, write and do atomics by themselves. The private data
-// of the answer to each peer says where the region is, as a MemoryOffer.
+// The service "memory": a registered region in which peers read, write and do atomics. Each peer learns the region's
+// address from a MemoryOffer, in the private data of the answer to its connection request.
 //
-// Nothing here runs per operation: the device serves the peers. All peers share the region, which starts as zeros. The
-// service takes no messages; a peer that sends one fails by its own RNR retries.
+// The device alone executes the operations: no code here runs for them. All peers share the region, which is filled
+// with zeros at first. The service takes no messages: if a peer sends one, the peer's request fails after its RNR
+// retries.
 #pragma once
 
 #include <string>
@@ -25,7 +26,7 @@ public:
 
     void start() override { reception_.start(); }
     void begin_drain() noexcept override { reception_.stop_listening(); }
-    /// Always true once it stops listening: peers finish their operations themselves, and the service takes no work.
+    /// True as soon as the service has stopped listening: the service itself never has work in flight.
     [[nodiscard]] bool drained() const noexcept override { return !reception_.listening(); }
     bool close() noexcept override { return reception_.close(); }
 
@@ -40,9 +41,9 @@ private:
     const ServiceConfig config_;
     ProtectionDomain pd_;
     MemoryRegion region_;
-    Session session_;  // posts nothing: it names the worker, and carries the state of the queue pairs
+    Session session_;  // posts nothing: it selects the worker, and returns the state of the queue pairs
     std::vector<QpHandle> qps_;
-    Reception reception_;  // last: its thread uses all of the above
+    Reception reception_;  // the last member, because its thread uses all members above
 };
 
 }  // namespace pollcore::daemon

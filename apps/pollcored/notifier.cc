@@ -52,7 +52,7 @@ void Notifier::feed_watchdog() {
 
 void Notifier::send(const std::string& state) {
     const int sent = sd_notify(0, state.c_str());
-    // Logged once: a manager that is gone stays gone, and the watchdog would repeat the line for ever.
+    // Logged only once: a manager that is gone stays gone, and each feeding of the watchdog would repeat the line.
     if (sent < 0 && !told_failure_.exchange(true)) {
         log_warning("cannot notify the service manager at NOTIFY_SOCKET: {}; going on without", std::strerror(-sent));
     }

@@ -1,6 +1,7 @@
 // Sends the daemon's messages to the service manager (sd_notify(3)).
 //
-// Thread safety: one thread, the daemon's main thread; feed_watchdog() and watchdog_interval() any.
+// Thread safety: feed_watchdog() and watchdog_interval() from any thread, all other functions from the main thread
+// only.
 #pragma once
 
 #include <atomic>
@@ -16,14 +17,14 @@ public:
     Notifier();
 
     void ready(const std::string& status);
-    /// ready() follows.
+    /// Call before a reload, and ready() after it.
     void reloading();
     void status(const std::string& status);
-    /// `limit`: how long the shutdown may take before the manager may end the daemon.
+    /// `limit`: how long the shutdown may take before the manager kills the daemon.
     void stopping(const std::string& status, std::chrono::microseconds limit);
     void feed_watchdog();
 
-    /// How often the watchdog has to be fed: half of the manager's limit. Nothing: there is no watchdog.
+    /// How often the watchdog has to be fed: half of the manager's limit. nullopt: there is no watchdog.
     [[nodiscard]] std::optional<std::chrono::microseconds> watchdog_interval() const noexcept { return interval_; }
 
 private:

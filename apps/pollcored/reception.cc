@@ -75,7 +75,7 @@ void Reception::receive() {
     if (!request) {
         return;
     }
-    reap();  // a peer that comes back at once must not be refused because of its own old connection
+    reap();  // so that the old connection of a peer that connects again does not make this service full
     const std::optional<std::uint32_t> slot = free_slot();
     if (!slot) {
         refuse(*request, fmt::format("{}: all {} connections (connections_max) are in use", name_, slots_.size()));
@@ -145,7 +145,7 @@ void Reception::reap() {
 }
 
 void Reception::close_all() {
-    // Disconnects all peers before it closes the first, so that they need not wait for one another.
+    // Disconnects all peers before it closes the first queue pair, so that no peer waits for the closing of another.
     for (Slot& place : slots_) {
         if (place.qp.valid()) {
             try {

@@ -1,14 +1,14 @@
-// Connects and disconnects the peers of a service: a thread that listens, makes a queue pair for each peer, answers it,
-// and closes connections that have ended. It makes all control calls of a service, so that the service's data thread,
-// if there is one, never waits for them.
+// Connects and disconnects the peers of a service. The reception's thread listens, makes a queue pair for each peer,
+// answers the peer, and closes connections that have ended. This thread makes all control calls of the service. If the
+// service has a data thread, that thread therefore never waits for a control call.
 //
-// One peer is answered at a time. A peer that asks and then never completes the handshake delays those behind it by
-// kAcceptTimeout. Established connections do not notice.
+// The reception answers one peer at a time. A peer that asks for a connection and never completes the handshake delays
+// the next peers by kAcceptTimeout. It does not affect established connections.
 //
 // Thread safety: the service's owner calls the public functions. The handler is called on the reception's thread.
 // Invariants
-//   - A slot is one connection. It is given to a new one only when the handler says that it is vacant.
-//   - For each open() there is exactly one closed(), after the queue pair was closed.
+//   - A slot holds one connection. A new connection gets the slot only when the handler says that the slot is vacant.
+//   - Each open() is followed by exactly one closed() of the slot, after the queue pair was closed.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,7 @@ namespace pollcore::daemon {
 
 /// Why a connection is over.
 struct Ending {
-    bool failed = false;  ///< false: the peer left
+    bool failed = false;  ///< true: the connection failed; false: the peer left
     std::string why;
 };
 
@@ -35,24 +35,26 @@ public:
     virtual ~ConnectionHandler() = default;
     /// The options of each connection's queue pair.
     [[nodiscard]] virtual QueuePairOptions queue_pair_options() = 0;
-    /// Path and private data of the answer to each peer.
+    /// The path options and the private data of the answer to each peer.
     [[nodiscard]] virtual ConnectOptions answer() = 0;
-    /// Called before a peer is answered. Returns when its first message may come.
+    /// Called before the reception answers the peer. Returns when the service is ready for the peer's first message.
     virtual void open(std::uint32_t slot, QpHandle qp) = 0;
-    /// Why the connection has ended; nothing while it goes on. Called every few milliseconds.
+    /// Why the connection has ended; nullopt while the connection goes on. Called every few milliseconds.
     [[nodiscard]] virtual std::optional<Ending> ending(std::uint32_t slot) = 0;
-    /// The queue pair is closed: all its completions are in the session's ring.
+    /// Called when the queue pair is closed. All its completions are then in the session's ring.
     virtual void closed(std::uint32_t slot) = 0;
+    /// Whether a new connection may use the slot.
     [[nodiscard]] virtual bool vacant(std::uint32_t slot) const noexcept = 0;
 };
 
 class Reception {
 public:
-    static constexpr std::chrono::milliseconds kPatience{20};  ///< how long a turn waits for a peer
+    static constexpr std::chrono::milliseconds kPatience{
+        20};  ///< how long a turn of the thread's loop waits for a peer
     static constexpr std::chrono::milliseconds kAcceptTimeout{3000};
 
-    /// Listens. Makes a queue pair and closes it again, so that a limit of the device is an error at the start, not at
-    /// the first peer. The handler must outlive this. Throws Error.
+    /// Listens. Makes a queue pair and closes it again, so that a limit of the device is an error here and not when the
+    /// first peer connects. The handler must outlive this object. Throws Error.
     Reception(Runtime& runtime, const ServiceConfig& config, ConnectionHandler& handler);
     ~Reception();
     Reception(const Reception&) = delete;
@@ -65,7 +67,8 @@ public:
 
     void start();
     void stop_listening() noexcept;
-    /// Disconnects all peers and ends the thread. False when a queue pair had to be cut short.
+    /// Disconnects all peers and ends the thread. Returns false when the work of a queue pair was cut short, then or
+    /// earlier.
     bool close() noexcept;
 
 private:
@@ -89,15 +92,16 @@ private:
     Runtime& runtime_;
     const std::string name_;
     ConnectionHandler& handler_;
-    Listener listener_;  // the thread's, once it runs
+    Listener listener_;  // used only by thread_, once that runs
     const std::string address_;
-    std::vector<Slot> slots_;  // the thread's
-    // The thread's. They limit the log: a peer can come, fail and leave as often as it likes.
+    std::vector<Slot> slots_;  // used only by thread_
+    // Used only by thread_. They limit the lines in the log, because a peer can come, fail and leave as often as it
+    // likes.
     LineBudget comings_{50};
     LineBudget failures_{10};
 
-    // Each is written by one thread. They publish nothing but their own values, except listening_, which is released
-    // after the listener is gone.
+    // Each is written by one thread. All but listening_ publish only their own values (relaxed). listening_ is stored
+    // with release after the listener is gone.
     std::atomic<Phase> phase_{Phase::serving};
     std::atomic<bool> listening_{true};
     std::atomic<bool> broken_{false};

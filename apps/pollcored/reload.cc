@@ -10,7 +10,7 @@
 namespace pollcore::daemon {
 namespace {
 
-// log_level, the users that may attach, and their limits. Services are not compared here.
+// The keys that a reload applies. Services are compared by services_missing().
 constexpr std::string_view kReloadable[] = {"runtime.log_level",
                                             "attach.users",
                                             "attach.groups",

@@ -1,4 +1,4 @@
-// Tells which changes of a configuration need a restart of the daemon, and which services differ.
+// Compares two configurations: which changes need a restart of the daemon, and which services differ.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace pollcore::daemon {
 
-/// The keys that differ and that only a restart can apply, such as "worker[0].core".
+/// The keys that differ and need a restart, such as "worker[0].core".
 [[nodiscard]] std::vector<std::string> needs_restart(const Config& running, const Config& wanted);
 
 /// The services of `from` that `other` does not contain with exactly the same values.

@@ -1,9 +1,9 @@
-// A built-in service of the daemon: something that peers connect to over a device.
+// A built-in service of the daemon. Peers connect to it over a device.
 //
-// Life: construction (it listens, and has proved that the device can serve it), start(), begin_drain(), close(). The
-// destructor closes a service that is still open.
-// Thread safety: one thread calls these functions. A service has threads of its own, which start with the affinity of
-// the thread that calls start().
+// Life: the constructor listens, and checks that the device can make the service's queue pairs; then start(),
+// begin_drain() and close() follow. The destructor closes a service that is still open.
+// Thread safety: one thread calls these functions. A service has its own threads; they start with the affinity of the
+// thread that calls start().
 #pragma once
 
 #include <cstddef>
@@ -21,20 +21,20 @@ public:
     Service& operator=(const Service&) = delete;
 
     [[nodiscard]] const std::string& name() const noexcept { return name_; }
-    /// The address at which it really listens.
+    /// The address at which the service listens, with the port that the kernel chose if the configuration has port 0.
     [[nodiscard]] virtual const std::string& address() const noexcept = 0;
-    /// What it offers, in words, for the log.
+    /// A description of the offer to peers, for the log.
     [[nodiscard]] virtual std::string describe() const = 0;
     [[nodiscard]] virtual std::size_t connections() const noexcept = 0;
-    /// Whether its threads have ended by an error, which was logged.
+    /// Whether an error, which was logged, has ended a thread of the service.
     [[nodiscard]] virtual bool broken() const noexcept = 0;
 
     virtual void start() = 0;
-    /// Takes no new connections and no new work. Returns at once.
+    /// From now on the service takes no new connections and no new work. Returns at once.
     virtual void begin_drain() noexcept = 0;
-    /// After begin_drain(): whether all work that was taken before is done.
+    /// After begin_drain(): whether all accepted work is done.
     [[nodiscard]] virtual bool drained() const noexcept = 0;
-    /// Disconnects the peers and ends the threads. False when work was cut short.
+    /// Disconnects the peers and ends the threads. Returns false when work was cut short.
     virtual bool close() noexcept = 0;
 
 protected:

@@ -44,7 +44,7 @@ std::optional<int> wait_signal(std::chrono::nanoseconds timeout) noexcept {
     if (signal > 0) {
         return signal;
     }
-    // EINTR (a stop and continue, a debugger) counts as no signal: callers wait in a loop.
+    // EINTR (SIGCONT after a stop, a debugger) counts as no signal, because callers wait in a loop.
     POLLCORE_CHECK(errno == EAGAIN || errno == EINTR, "sigtimedwait takes a valid set and time");
     return std::nullopt;
 }

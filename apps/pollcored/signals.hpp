@@ -1,7 +1,7 @@
-// The signals that the daemon answers, taken by its main thread instead of by handlers.
+// The signals that the daemon answers. The main thread waits for them; there are no signal handlers.
 //
-// Thread safety: call block_signals() before any other thread exists, so that all inherit the mask. wait_signal() is
-// for one thread.
+// Thread safety: call block_signals() before any other thread exists, so that all threads inherit the signal mask. Only
+// one thread may call wait_signal().
 #pragma once
 
 #include <chrono>
@@ -9,11 +9,11 @@
 
 namespace pollcore::daemon {
 
-/// Keeps SIGTERM, SIGINT and SIGHUP for wait_signal. Makes writes to a closed pipe fail instead of killing the process.
-/// Throws Error.
+/// Blocks SIGTERM, SIGINT and SIGHUP, so that wait_signal() can take them. Ignores SIGPIPE, so that a write to a closed
+/// pipe fails instead of killing the process. Throws Error.
 void block_signals();
 
-/// The next of these signals; nothing when none came within the time.
+/// Returns the next SIGTERM, SIGINT or SIGHUP; nullopt if none came within `timeout`.
 [[nodiscard]] std::optional<int> wait_signal(std::chrono::nanoseconds timeout) noexcept;
 
 }  // namespace pollcore::daemon

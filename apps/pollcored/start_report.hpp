@@ -1,4 +1,4 @@
-// Log lines about what the daemon found and decided at its start.
+// Log lines about the daemon's devices, workers, services and attached processes.
 #pragma once
 
 #include <memory>
@@ -11,14 +11,16 @@
 
 namespace pollcore::daemon {
 
-/// Devices, memory, EAL, and the workers with core and idle policy. `service_cpus`: the CPUs of all other threads.
+/// Logs the devices, the memory, EAL, and each worker's core and idle policy. `service_cpus`: the CPUs of all other
+/// threads.
 void log_runtime(const Runtime& runtime, const std::string& service_cpus);
 void log_services(const std::vector<std::unique_ptr<Service>>& services);
 
-/// At the end: how many processes were attached, and how they ended.
+/// Called at the end of the daemon. Logs how many processes were attached, and how they ended.
 void log_attached(const AttachCounts& counts);
 
-/// "2 services, 5 connections, 3 processes attached": for the service manager. `attach`: null when nobody may attach.
+/// The status for the service manager: "2 services, 5 connections, 3 processes attached". `attach`: null if no process
+/// may attach.
 [[nodiscard]] std::string status_line(const std::vector<std::unique_ptr<Service>>& services,
                                       const AttachServer* attach);
 

@@ -13,7 +13,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::chrono::nanoseconds kLookEvery = 250ms;
-// The limit without a watchdog: any value will do, since there is nothing to starve. The shipped unit has this one.
+// The limit without a service manager's watchdog, which has nothing to feed. The value is that of the shipped unit.
 constexpr std::chrono::nanoseconds kWorkerLimit = 5s;
 
 }  // namespace
@@ -53,7 +53,7 @@ bool Watchdog::look() {
 }
 
 void Watchdog::loop() {
-    // Often enough to see a worker hang before the next feeding, which must not happen then.
+    // Short enough to notice a worker that hangs before the watchdog is fed the next time.
     const auto every = interval_ ? std::min(kLookEvery, *interval_ / 4) : kLookEvery;
     Clock::time_point next_meal{};
     std::unique_lock lock(mutex_);
@@ -61,10 +61,10 @@ void Watchdog::loop() {
         const auto now = Clock::now();
         const bool deserved = deadline_ ? now < *deadline_ : look();
         if (interval_ && deserved && now >= next_meal) {
-            lock.unlock();  // a service manager that reads nothing holds up only this thread
+            lock.unlock();  // feeding may block if the service manager reads nothing; stopping() must not wait for it
             notifier_.feed_watchdog();
             lock.lock();
-            next_meal = now + *interval_ - *interval_ / 8;  // an eighth early: turns of the loop are not exact
+            next_meal = now + *interval_ - *interval_ / 8;  // an eighth early, because the loop's turns are not exact
         }
         changed_.wait_for(lock, every, [this] { return ending_; });
     }

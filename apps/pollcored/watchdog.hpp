@@ -1,6 +1,6 @@
-// Looks at the daemon's threads, counts and reports those that hang, and feeds the service manager's watchdog for as
-// long as none hangs for too long. Its thread does nothing else, so that no other work of the daemon holds it up.
-// Without a service manager it only looks, counts and reports.
+// Checks the daemon's threads, counts and reports the threads that hang, and feeds the service manager's watchdog as
+// long as no thread hangs for too long. All this runs on its own thread, so that no other work of the daemon delays it.
+// Without a service manager it only checks, counts and reports.
 //
 // Thread safety: the constructor, stopping() and the destructor by one thread.
 #pragma once
@@ -22,25 +22,25 @@ class Watchdog {
 public:
     using Clock = std::chrono::steady_clock;
 
-    /// Both are called on the watchdog's thread, and must not wait.
+    /// Functions that the watchdog's thread calls. They must not wait.
     struct Ways {
-        std::function<Health()> look;
-        std::function<void()> count_hang;
+        std::function<Health()> look;      ///< returns the health of all threads
+        std::function<void()> count_hang;  ///< counts one hang
     };
-    /// `hang_limit`: how long threads other than workers may hang before the watchdog is starved. The arguments that
-    /// it refers to must outlive this.
+    /// `hang_limit`: how long threads other than workers may hang before the watchdog is no longer fed. `notifier` and
+    /// `backtrace` must outlive this object.
     Watchdog(Notifier& notifier, Backtrace& backtrace, std::chrono::milliseconds hang_limit, Ways ways);
     ~Watchdog();
     Watchdog(const Watchdog&) = delete;
     Watchdog& operator=(const Watchdog&) = delete;
 
-    /// The daemon's threads stop from here on, and looking at them tells nothing. Feeds the watchdog until `deadline`.
-    /// After this returns the watchdog no longer calls `look`.
+    /// Call when the daemon begins to stop: its threads end then, so that checking them makes no sense. The watchdog is
+    /// fed until `deadline` without checks. `look` is not called after stopping() has returned.
     void stopping(Clock::time_point deadline);
 
 private:
     void loop();
-    /// Looks at all threads. Returns whether the watchdog deserves to be fed. Call with mutex_ held.
+    /// Checks all threads. Returns whether the watchdog may be fed. Call with mutex_ held.
     [[nodiscard]] bool look();
 
     Notifier& notifier_;
@@ -51,7 +51,7 @@ private:
 
     std::mutex mutex_;
     std::condition_variable changed_;
-    std::optional<Clock::time_point> deadline_;  // set: the daemon stops
+    std::optional<Clock::time_point> deadline_;  // set by stopping()
     bool ending_ = false;
     std::thread thread_;
 };

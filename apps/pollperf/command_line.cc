@@ -9,7 +9,7 @@
 namespace pollcore::perf {
 namespace {
 
-/// What every command has.
+/// Adds the options that every command has.
 template <class Arguments>
 void add_common_options(CLI::App& command, Arguments& arguments) {
     command.add_option("--core", arguments.core, "CPU of the application's threads (one that is no worker's)")
@@ -87,7 +87,7 @@ void add_options(CLI::App& command, LatArguments& arguments) {
     command.add_option("--timeout", arguments.timeout, "Longest wait for a single message (10s)")->type_name("TIME");
     command.add_option("--client-timeout", arguments.client_timeout, "How long a server waits for its client (60s)")
         ->type_name("TIME");
-    // perftest's, for command lines that have them.
+    // Options of perftest, so that perftest's command lines are accepted.
     command.add_flag("-F,--CPU-freq", arguments.cpu_freq, "Accepted: CPU frequencies are never warned about");
     command.add_flag("-R,--rdma_cm", arguments.rdma_cm, "Accepted: connections are always made by rdma_cm");
 }

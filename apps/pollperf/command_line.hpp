@@ -1,6 +1,6 @@
-// What stands on pollperf's command line, as it was typed.
+// The arguments on pollperf's command line, as they were typed.
 //
-// Thread safety: none needed; read once at start.
+// Thread safety: plain values, which one thread reads at the start.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace pollcore::perf {
 
-/// Of `pollperf lat`; empty is "not given".
+/// The arguments of `pollperf lat`. An empty member was not given.
 struct LatArguments {
     std::string op;
     std::string path;
@@ -38,11 +38,11 @@ struct LatArguments {
     std::string timeout = "10s";
     std::string client_timeout = "60s";
     std::string wait;
-    bool cpu_freq = false;  ///< perftest's, without an effect here
-    bool rdma_cm = false;
+    bool cpu_freq = false;  ///< an option of perftest, without an effect here
+    bool rdma_cm = false;   ///< an option of perftest, without an effect here
 };
 
-/// Of `pollperf wake`.
+/// The arguments of `pollperf wake`.
 struct WakeArguments {
     std::string device = "soft0";
     std::vector<std::string> wait;
@@ -54,12 +54,12 @@ struct WakeArguments {
     std::filesystem::path json;
 };
 
-/// What the command line comes to: arguments to go on with, or an exit code when everything is said already (--help,
-/// --version, or a mistake, which is told on stderr).
+/// The result of parsing the command line. It has either the arguments of one command, or the exit code after --help,
+/// --version or a mistake. In the second case, parse_command_line() has already printed the text.
 struct CommandLine {
     std::optional<LatArguments> lat;
     std::optional<WakeArguments> wake;
-    int exit_code = 0;
+    int exit_code = 0;  ///< without arguments: the exit code of the program
 };
 [[nodiscard]] CommandLine parse_command_line(int argc, const char* const* argv);
 

@@ -52,7 +52,7 @@ Placement place(const PlacementWish& wish) {
                             *wish.core));
         }
     }
-    // The CPUs in the order in which this role takes them.
+    // The allowed CPUs, in the order in which this role takes them.
     std::vector<std::uint32_t> order(wish.allowed.begin(), wish.allowed.end());
     if (wish.role == Role::server) {
         std::reverse(order.begin(), order.end());

@@ -13,24 +13,24 @@
 namespace pollcore::perf {
 
 struct Placement {
-    std::uint32_t core = 0;    ///< the application's
-    std::uint32_t worker = 0;  ///< the worker's, if there is one
+    std::uint32_t core = 0;    ///< CPU of the application's thread
+    std::uint32_t worker = 0;  ///< CPU of the worker, if there is a worker
 };
 
 struct PlacementWish {
     Role role = Role::both;
     bool needs_worker = false;
-    /// The application's thread does not spin: if there is only one CPU, thread and worker share it.
+    /// The application's thread does not spin, so that it can share the only CPU of a machine with the worker.
     bool takes_turns = false;
-    std::set<std::uint32_t> allowed;  ///< CPUs of this process
-    /// Workers' CPUs in a configuration, the measured worker's first; may be empty.
+    std::set<std::uint32_t> allowed;  ///< CPUs that this process may use
+    /// The CPUs that a configuration gives to workers, beginning with the measured worker. May be empty.
     std::vector<std::uint32_t> workers;
     std::optional<std::uint32_t> core;         ///< --core
     std::optional<std::uint32_t> worker_core;  ///< --worker-core
 };
 
-/// A client takes CPUs from the front and a server from the back, so that the two can share a machine. Throws
-/// UsageError when the wish cannot be granted.
+/// Chooses the CPUs. A client takes the lowest CPUs and a server takes the highest, so that both can run on one
+/// machine. Throws UsageError if the wish cannot be granted.
 [[nodiscard]] Placement place(const PlacementWish& wish);
 
 }  // namespace pollcore::perf

@@ -42,7 +42,7 @@ void DirectLink::take_events(Clock::time_point deadline) {
     std::array<pollfd, 2> fds{pollfd{.fd = connector_->fd(), .events = POLLIN, .revents = 0},
                               pollfd{.fd = device_.async_fd(), .events = POLLIN, .revents = 0}};
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    // An interrupted wait counts as one in which nothing came: the caller has its own deadline.
+    // After an interrupted poll(2) there may be no event: callers wait in a loop with their own deadline.
     (void)::poll(fds.data(), fds.size(), static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000)));
     take_async_events();
     while (auto event = connector_->next_event()) {
@@ -54,7 +54,7 @@ void DirectLink::take_events(Clock::time_point deadline) {
                     established_ = event->kind == ConnectEvent::Kind::established;
                     outcome_ = std::move(*event);
                 } else {
-                    // A request could not be offered, or was withdrawn while it waited.
+                    // Another connection: its request could not be delivered, or was withdrawn while it waited here.
                     std::erase_if(requests_,
                                   [&](const ConnectEvent& request) { return request.connection == event->connection; });
                 }

@@ -1,8 +1,8 @@
-// The direct path's connection to another process: the runtime's connector, driven by the measuring thread.
+// The direct path's connection to another process. It uses the runtime's connector, which the measuring thread drives.
 //
 // Thread safety: one thread uses an object.
-// Invariants: a wait takes and acknowledges the device's asynchronous events, which would otherwise keep a QP from
-// being destroyed (H16).
+// Invariants: each wait takes and acknowledges the device's asynchronous events. A QP cannot be destroyed while one of
+// its events is not acknowledged (H16).
 #pragma once
 
 #include <chrono>
@@ -21,13 +21,13 @@ namespace pollcore::perf {
 
 class DirectLink {
 public:
-    /// The QP is in INIT; it and the device must outlive the link.
+    /// The QP must be in state INIT. The QP and the device must outlive the link.
     DirectLink(Device& device, ibv_qp* qp);
     ~DirectLink();
     DirectLink(const DirectLink&) = delete;
     DirectLink& operator=(const DirectLink&) = delete;
 
-    /// Throws MeasurementError when there is no connection, with the peer's reason if it gave one.
+    /// Throws MeasurementError when the connection fails. The error has the peer's reason if the peer gave one.
     std::vector<std::byte> connect(const std::string& address, const std::vector<std::byte>& private_data,
                                    std::chrono::milliseconds timeout);
     std::string listen(const std::string& address);
@@ -35,17 +35,17 @@ public:
     void accept(const std::vector<std::byte>& private_data, std::chrono::milliseconds timeout);
     void reject(const std::vector<std::byte>& private_data);
     [[nodiscard]] bool peer_left();
-    /// Returns when the peer has been told, or when the time is up.
+    /// Returns when the disconnection is complete, or after `timeout`.
     void disconnect(std::chrono::milliseconds timeout);
 
 private:
     using Clock = std::chrono::steady_clock;
 
     [[nodiscard]] ConnectingQp connecting();
-    /// Waits for events until `deadline` at most, and takes all that have come.
+    /// Waits until events come, but not longer than until `deadline`. Takes all events that have come.
     void take_events(Clock::time_point deadline);
     void take_async_events();
-    /// Waits for `established` or `failed` of our connection.
+    /// Waits for the event `established` or `failed` of this link's connection.
     ConnectEvent await_connection(const std::string& what, std::chrono::milliseconds timeout);
 
     Device& device_;
@@ -58,7 +58,7 @@ private:
     std::deque<ConnectEvent> requests_;
 };
 
-/// The text of a peer's refusal if it is readable; else empty.
+/// The text in a peer's refusal; empty if the bytes are not readable text.
 [[nodiscard]] std::string refusal_text(const std::vector<std::byte>& private_data);
 
 }  // namespace pollcore::perf

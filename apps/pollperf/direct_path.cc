@@ -53,7 +53,7 @@ DirectPath::~DirectPath() {
 }
 
 void DirectPath::sleep() {
-    constexpr std::uint32_t kEventsPerAck = 64;  // each acknowledgement takes a mutex
+    constexpr std::uint32_t kEventsPerAck = 64;  // acknowledged together, because ibv_ack_cq_events(3) locks a mutex
     const auto event = [this] {
         ibv_cq* cq = nullptr;
         const int result = channel_->next_event(cq);
@@ -81,7 +81,8 @@ void DirectPath::sleep() {
             return;
         }
         const auto left = std::max<std::chrono::nanoseconds>(again - now, std::chrono::nanoseconds(0));
-        const timespec limit{.tv_sec = 0, .tv_nsec = static_cast<long>(left.count())};  // kSleepMax is under a second
+        const timespec limit{.tv_sec = 0,
+                             .tv_nsec = static_cast<long>(left.count())};  // kSleepMax is less than a second
         pollfd readable{.fd = channel_->fd(), .events = POLLIN, .revents = 0};
         (void)::ppoll(&readable, 1, &limit, nullptr);
     }

@@ -1,8 +1,8 @@
 // The baseline: plain verbs on the calling thread, as a careful program without a runtime would use them.
 //
-// Requests are built once and posted again and again. Receives are posted ahead. A send is inline when it is small, and
-// signaled once in a while. All queues of this process complete on one CQ, so that one poll sees all completions. On a
-// software device that poll moves the device, too.
+// Requests are built once and posted again and again. Receives are posted ahead. A send is inline if it is small, and
+// only every kSignalEvery-th send is signaled, unless each needs its completion. All queues of this process complete on
+// one CQ, so that one poll sees all completions. On a software device the poll also makes the device progress.
 //
 // Thread safety: one thread uses an object.
 // Errors: MeasurementError for failures while measuring, pollcore::Error for failures of the set-up.
@@ -38,10 +38,10 @@ public:
 
     /// Connects the two ends of this process with each other.
     void connect_ends();
-    /// Connects over the network. Returns the private data of the answer.
+    /// Connects to a server over the network. Returns the private data of the server's answer.
     std::vector<std::byte> connect(const std::string& address, const std::vector<std::byte>& private_data,
                                    std::chrono::milliseconds timeout);
-    /// Returns the address at which it listens.
+    /// Listens for clients. Returns the address with the actual port.
     std::string listen(const std::string& address);
     [[nodiscard]] std::optional<PeerRequest> next_request(std::chrono::milliseconds timeout);
     void accept(const std::vector<std::byte>& private_data, std::chrono::milliseconds timeout);
@@ -64,7 +64,7 @@ public:
 
     [[nodiscard]] EndState& end(unsigned index) noexcept { return ends_[index]; }
     [[nodiscard]] const EndLayout& layout() const noexcept { return layout_; }
-    /// The message of this number, from 0; its receive has not been given back.
+    /// The message with this number, counted from 0. Its receive must not be given back yet.
     [[nodiscard]] const std::byte* received(unsigned index, std::uint64_t number) const noexcept {
         return ends_[index].memory + layout_.slot(number);
     }
@@ -84,7 +84,7 @@ public:
         state.signaled += signaled;
     }
 
-    /// Gives the oldest kRepostBatch receives back.
+    /// Posts the oldest kRepostBatch receives again.
     void repost(unsigned index) {
         EndState& state = ends_[index];
         Requests& requests = *requests_[index];
@@ -114,7 +114,7 @@ public:
         }
         return n;
     }
-    /// Sleeps until something may have completed, for kSleepMax at most. Needs Waiting::sleep.
+    /// Sleeps until a request may have completed, for at most kSleepMax. Only for a path with Waiting::sleep.
     void sleep();
 
     [[nodiscard]] std::uint64_t send_doorbells() const noexcept { return ends_[0].issued + ends_[1].issued; }
@@ -129,7 +129,7 @@ public:
 
 private:
     static constexpr int kPollBatch = 4;
-    // The bits of a wr_id: the end, and the queue.
+    // The bits of a wr_id: the index of the end, and whether the request is a receive.
     static constexpr std::uint64_t kEndBit = 1;
     static constexpr std::uint64_t kReceiveBit = 2;
 
@@ -137,7 +137,7 @@ private:
         UniqueQp qp;
         ibv_send_wr send{};
         ibv_sge send_sge{};
-        std::array<ibv_recv_wr, kReceiveSlots> receives{};  ///< in chains of kRepostBatch
+        std::array<ibv_recv_wr, kReceiveSlots> receives{};  ///< linked into chains of kRepostBatch requests
         std::array<ibv_sge, kReceiveSlots> receive_sges{};
     };
     struct MemoryFree {
@@ -152,7 +152,7 @@ private:
     [[noreturn, gnu::cold, gnu::noinline]] void fail_completion(const ibv_wc& wc);
     [[noreturn, gnu::cold, gnu::noinline]] void fail_poll(int result);
 
-    // Destroyed from the bottom: the connection, the QPs, and then the objects that they use.
+    // Members are destroyed from the bottom: the connection first, then the QPs, and then the objects that the QPs use.
     Device& device_;
     EndLayout layout_;
     std::string gid_;
@@ -163,7 +163,7 @@ private:
     UniquePd pd_;
     UniqueMr mr_;
     Workload workload_;
-    // Used in the loops.
+    // Used in the timed loops.
     UniqueCq cq_;
     std::uint32_t unacknowledged_ = 0;
     std::array<std::unique_ptr<Requests>, 2> requests_;
@@ -174,7 +174,8 @@ private:
     std::unique_ptr<DirectLink> link_;  ///< null: the ends are connected with each other
 };
 
-/// A direct path whose thread sleeps on a completion channel: ibv_req_notify_cq, one more look, ibv_get_cq_event.
+/// A direct path whose thread sleeps on a completion channel: it calls ibv_req_notify_cq, polls once more, and then
+/// calls ibv_get_cq_event.
 class EventPath : public DirectPath {
 public:
     static constexpr PathKind kKind = PathKind::event;

@@ -1,6 +1,6 @@
-// The report for programs: one JSON object with everything that was measured. Times are in nanoseconds.
+// The report for programs: one JSON object with all results. Times are in nanoseconds.
 //
-// Thread safety: pure functions, except for the file.
+// Thread safety: pure functions; only write_json() writes a file.
 #pragma once
 
 #include <filesystem>

@@ -26,9 +26,9 @@ namespace {
 
 constexpr std::chrono::milliseconds kRoundTripTime{1000};
 
-// perftest's limit for writes. A NIC that has the bytes in the request saves a read over its bus. The software device
-// has no bus: there inline data pays only while it fits the request's own cache line, so that the worker need not fetch
-// another.
+// The usual limit for inline data in bytes: the limit of perftest for writes. Inline data saves a NIC a read over its
+// bus. The software device has no bus. There inline data helps only if it fits into the cache line of the request, so
+// that the worker need not fetch another cache line.
 constexpr std::uint32_t kInlineUsual = 220;
 
 std::uint32_t choose_inline(const LatOptions& options, std::uint32_t device_max, const std::string& device) {
@@ -50,7 +50,7 @@ Workload make_workload(const LatOptions& options, Op op, std::uint32_t inline_ma
     return workload;
 }
 
-// The address that the GID stands for. All other code takes addresses, since GID indexes move.
+// The address of the GID with this index. All other code uses addresses, because the index of a GID may change.
 std::string gid_address(const DeviceConfig& config, std::uint32_t index) {
     const auto device = open_device(config);
     for (const GidEntry& entry : device->gids()) {
@@ -64,7 +64,7 @@ std::string gid_address(const DeviceConfig& config, std::uint32_t index) {
     throw UsageError(fmt::format("--gid-index {}: {} has no such GID of RoCE v2", index, device->describe()));
 }
 
-// Lets this process attach to its own runtime, at a socket that nobody else knows.
+// Lets this process attach to its own runtime, at a private socket.
 class OwnServer {
 public:
     explicit OwnServer(Runtime& runtime)
@@ -86,7 +86,7 @@ void connect_ends(Path& path) {
     path.end(kFar).remote = path.own_block(kNear);
 }
 
-// One path's part in a measurement of several paths. Null: the path is not measured.
+// One path in a measurement of several paths. A null path is not measured: all calls do nothing.
 template <class Path>
 class Part {
 public:
@@ -115,7 +115,8 @@ private:
     std::optional<Measurement<Path>> measurement_;
 };
 
-// Both ends are in this process. The paths take turns, so that a drift of the machine affects all of them alike.
+// Measures with both ends in this process. The paths take turns, so that a change of the machine's speed affects all
+// paths in the same way.
 template <class... Paths>
 void measure_both_ends(const LatOptions& options, std::uint32_t inline_max, LatResults& results, Part<Paths>... parts) {
     Watch watch(options.timeout);
@@ -143,7 +144,7 @@ void measure_with_peer(const LatOptions& options, std::uint32_t inline_max, Path
     }
 }
 
-// `Direct`: the path of plain verbs.
+// `Direct`: the class for the path of plain verbs, DirectPath or EventPath.
 template <class Direct>
 void measure_paths(LatOptions& options, LatResults& results) {
     PathSetup setup;
@@ -161,7 +162,7 @@ void measure_paths(LatOptions& options, LatResults& results) {
     setup.wait = options.wait;
     setup.flow = options.flow;
 
-    // Destroyed from the bottom: the paths, then the objects that they run on.
+    // These variables are destroyed from the bottom: first the paths, then the objects that the paths use.
     std::unique_ptr<Device> device;
     std::optional<Runtime> embedded;
     std::optional<OwnServer> server;
@@ -227,11 +228,12 @@ LatResults run_lat(LatOptions options) {
     set_log_level(options.config.log_level);
     LatResults results;
     results.machine = this_machine();
-    (void)cycles_per_ns();  // its first call measures: not in the middle of the measurement
+    (void)cycles_per_ns();  // the first call measures the clock for a while: do it before the measurement
 
-    // The raw round trip is measured while no worker runs. It is compared only with a path over a worker of our own.
+    // The raw round trip is measured while no worker of this process runs. It serves to judge a path over such a
+    // worker.
     const auto round_trip = [&options]() -> std::optional<RoundTrip> {
-        // Not on the core of a daemon's worker, which polls there all the time.
+        // Not with a daemon's worker: that worker polls on its core all the time.
         return options.own_worker() && !options.one_cpu()
                    ? measure_round_trip(options.core, options.worker_core, kRoundTripTime)
                    : std::nullopt;

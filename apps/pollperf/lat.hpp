@@ -1,6 +1,6 @@
-// `pollperf lat`: sets a latency measurement up, runs it, and returns the results.
+// `pollperf lat`: sets up a latency measurement, runs it, and returns the results.
 //
-// Thread safety: the calling thread is the one that measures.
+// Thread safety: the calling thread measures.
 #pragma once
 
 #include "options.hpp"

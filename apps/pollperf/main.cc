@@ -31,7 +31,7 @@ int lat(const LatArguments& arguments) {
         return usage_error(error);
     }
     const LatResults results = run_lat(options);
-    // The table first: should the file fail, the figures are not lost.
+    // Prints the table first, so that the results are not lost if the file cannot be written.
     fmt::print("{}", options.brief ? brief_report(options, results) : report(options, results));
     if (!options.json.empty()) {
         write_json(options.json, json_report(options, results));
@@ -59,7 +59,7 @@ int main(int argc, char** argv) {
     try {
         return line.lat ? lat(*line.lat) : wake(*line.wake);
     } catch (const UsageError& error) {
-        return usage_error(error);  // seen only once the device was open
+        return usage_error(error);  // a mistake that shows only after the device is open
     } catch (const std::exception& error) {
         fmt::print(stderr, "pollperf: {}\n", error.what());
         return kExitFailed;

@@ -1,6 +1,6 @@
-// The contents of messages: written before each message, and checked after it with --verify.
+// The contents of messages: written before each message is sent. With --verify, checked after the message has arrived.
 //
-// Thread safety: for the measuring thread.
+// Thread safety: used by the measuring thread only.
 #pragma once
 
 #include <chrono>
@@ -17,8 +17,8 @@
 
 namespace pollcore::perf {
 
-/// Call before the first message of a workload, and before a peer can send it. Afterwards memory holds the last byte of
-/// message 0, so that no older byte can be taken for the last byte of message 1.
+/// Call before the first message of a workload, and before a peer can send its first message. For writes, it stores the
+/// last byte of message 0 into memory, so that no older byte can be mistaken for the last byte of message 1.
 template <class Path>
 void begin_workload(Path& path, const Workload& workload, unsigned ends) {
     for (unsigned end = 0; end < ends; ++end) {
@@ -41,7 +41,7 @@ public:
                 workload_.op == Op::fetch_add ? kAtomicSize : workload_.size};
     }
 
-    /// Puts the next message's bytes in place. Without kVerify each send has the same bytes.
+    /// Writes the bytes of the next message into the buffer. Without kVerify all sends have the same bytes.
     template <bool kVerify>
     void next_message(unsigned end) {
         EndState& state = path_.end(end);
@@ -59,7 +59,7 @@ public:
         }
     }
 
-    /// Checks the message in the receive of the present number.
+    /// Checks the received message with the current sequence number.
     template <bool kVerify>
     void check_message(unsigned end) {
         if constexpr (kVerify) {
@@ -77,7 +77,7 @@ public:
             const EndState& state = path_.end(end);
             const std::span<const std::byte> bytes{state.memory + path_.layout().in(), workload_.size};
             auto wrong = first_difference(bytes, state.sequence);
-            // Few devices promise to write the last byte last (H12): the other bytes get time to arrive.
+            // Few devices promise to write the last byte last (H12). The other bytes therefore get time to arrive.
             const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
             while (wrong && std::chrono::steady_clock::now() < deadline) {
                 path_.poll();
@@ -87,10 +87,10 @@ public:
         }
     }
 
-    /// Checks the bytes that were read.
+    /// Checks the bytes in the end's own buffer, after an RDMA read into it.
     void check_out(unsigned end) { demand(first_difference(out(end), path_.end(end).sequence), out(end), end); }
 
-    /// Waits until the device is done with the end's buffer.
+    /// Waits until the device no longer uses the end's buffer.
     void drain(unsigned end) {
         const EndState& state = path_.end(end);
         watch_.until(path_, end, "the completion of its request", [&] { return state.idle(); });

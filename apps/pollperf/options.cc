@@ -19,18 +19,18 @@
 namespace pollcore::perf {
 namespace {
 
-// What perftest and habit make of an option that is not given.
+// Defaults, as far as possible those of perftest.
 constexpr std::uint32_t kSizeDefault = 2;
 constexpr std::uint32_t kIterationsDefault = 1000;
-// A software device answers in less than a microsecond: as many as tell something about 99.99%.
+// For a software device, which answers in less than a microsecond: enough iterations for a useful figure of 99.99%.
 constexpr std::uint32_t kIterationsSoftware = 200000;
-// Where thread and worker take turns it does not.
+// For a software device when the thread and the worker take turns on one CPU, which is slower.
 constexpr std::uint32_t kIterationsByTurns = 20000;
 constexpr std::uint32_t kPortDefault = 18515;
 constexpr std::uint32_t kRoundsDefault = 10;
 constexpr std::uint32_t kIterationsMax = 100'000'000;
 constexpr std::uint32_t kSizeMax = 64u << 20;
-// Without a configuration file the name says what a device is.
+// Without a configuration file, a device whose name begins with this is a software device.
 constexpr std::string_view kSoftwarePrefix = "soft";
 constexpr const char* kOwnWorker = "pollperf";
 
@@ -76,7 +76,7 @@ void refuse_if(bool given, const char* option, const char* why) {
 }
 
 Role role_of(const LatArguments& arguments) {
-    // Through a daemon there are other processes to talk to, whatever its device is.
+    // Through a daemon, every kind of device reaches other processes.
     if (!arguments.attach.empty()) {
         return !arguments.address.empty() ? Role::client : arguments.port.has_value() ? Role::server : Role::both;
     }
@@ -94,7 +94,7 @@ Role role_of(const LatArguments& arguments) {
     return arguments.address.empty() ? Role::server : Role::client;
 }
 
-// The configuration that runs: from the file, with one device, or made up for the device.
+// Sets options.config. It comes from the file and keeps only one device, or is made for the device without a file.
 void resolve_device(const LatArguments& arguments, const config::Cpus& cpus, LatOptions& options) {
     if (arguments.config.empty()) {
         if (arguments.device.empty()) {
@@ -120,16 +120,16 @@ void resolve_device(const LatArguments& arguments, const config::Cpus& cpus, Lat
             throw UsageError(fmt::format("{} has no device '{}'", arguments.config.string(), arguments.device));
         }
         devices = {DeviceConfig(*chosen)};
-        options.config.services.clear();  // they are pollcored's
+        options.config.services.clear();  // only pollcored runs services
         if (options.config.log_level == LogLevel::info) {
-            options.config.log_level = LogLevel::warning;  // the report says what happens
+            options.config.log_level = LogLevel::warning;  // the report has the information
         }
     }
     options.config.share_cores = options.config.share_cores || arguments.share_core;
     options.device = options.config.devices.front().name;
 }
 
-// A thread that spins on the only CPU keeps from running what it waits for.
+// On a machine with one CPU the default is "yield": a thread that spins there would keep the worker from running.
 std::string how_to_wait(const LatArguments& arguments, const config::Cpus& cpus) {
     return !arguments.wait.empty() ? arguments.wait : cpus.one_for_all() ? "yield" : "spin";
 }
@@ -241,8 +241,8 @@ void resolve_cores(const LatArguments& arguments, const config::Cpus& cpus, LatO
     }
 }
 
-// The buffers of both ends come from the runtime's memory, beside its rings. Where they are small the usual
-// size stays, which is what people reserve hugepages for.
+// Raises memory.size if the buffers of both ends do not fit beside the runtime's rings. For small buffers the default
+// remains, because users reserve hugepages for the default.
 void make_room(const LatArguments& arguments, LatOptions& options) {
     constexpr std::uint64_t kGrain = 2ull << 20;
     const std::uint64_t buffers = 2 * EndLayout(options.size).bytes();
@@ -313,7 +313,7 @@ IdleLadder parse_idle(const char* option, const std::string& text) {
     const auto refuse = [&](const std::string& why) {
         return UsageError(fmt::format("{} {}: {}; accepted: {}", option, text, why, rule.accepted()));
     };
-    // As a file would have it; a word needs no quotes here.
+    // The value has the syntax of the configuration file, but a single word needs no quotes.
     const bool word = std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isalpha(c) != 0; });
     try {
         const config::TomlNode document =

@@ -1,6 +1,6 @@
-// What `pollperf lat` is to do.
+// The options of `pollperf lat`: checked, complete, and with all defaults.
 //
-// Thread safety: none needed; read once at start.
+// Thread safety: plain values, which one thread reads at the start.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,6 @@ public:
     using std::runtime_error::runtime_error;
 };
 
-/// What is to be done, complete and consistent.
 struct LatOptions {
     Role role = Role::both;
     std::vector<Op> ops;
@@ -33,47 +32,50 @@ struct LatOptions {
     bool event = false;  ///< the direct path's thread sleeps
     bool runtime = false;
     bool attached = false;
-    std::string device;             ///< as the configuration calls it
-    Config config;                  ///< of the runtime, with this device alone; workers are there when runtime is
-    std::string worker;             ///< the one that is measured
-    std::string attach;             ///< the socket at which `attached` attaches; empty: to this process's own worker
-    std::uint32_t core = 0;         ///< of the application's thread
-    std::uint32_t worker_core = 0;  ///< of the paths that have one
-    std::uint32_t size = 2;         ///< of fetch-add always 8
-    std::uint32_t iterations = 0;   ///< of each operation and path, over all rounds
+    std::string device;      ///< the device's name in the configuration
+    Config config;           ///< the runtime's configuration: only this device, and workers if a path needs one
+    std::string worker;      ///< name of the measured worker
+    std::string attach;      ///< socket for the path `attached`; empty: it attaches to this process's own runtime
+    std::uint32_t core = 0;  ///< CPU of the application's thread
+    std::uint32_t worker_core = 0;  ///< CPU of the measured worker, on paths with a worker
+    std::uint32_t size = 2;         ///< bytes of a message; a fetch-add always has 8
+    std::uint32_t iterations = 0;   ///< iterations of each operation and path, over all rounds
     std::uint32_t warmup = 0;
     std::uint32_t rounds = 1;
     std::optional<std::uint32_t> gid_index;
-    std::optional<std::uint32_t> inline_size;  ///< empty: as much as is usual and the device takes
+    std::optional<std::uint32_t> inline_size;  ///< bytes; empty: the usual limit, or the device's if that is smaller
     bool verify = false;
     bool brief = false;
     std::uint16_t port = 0;
-    std::string address;  ///< of the server, with its port
+    std::string address;  ///< the server's address, with the port
     std::filesystem::path json;
     std::chrono::milliseconds timeout{};
-    std::chrono::milliseconds client_timeout{};  ///< of a server
-    Waiting wait = Waiting::spin;                ///< the application's thread
-    FlowControl flow = FlowControl::off;         ///< of the paths that have a worker
+    std::chrono::milliseconds client_timeout{};  ///< how long a server waits for a client
+    Waiting wait = Waiting::spin;                ///< how the application's thread waits
+    FlowControl flow = FlowControl::off;         ///< flow control of the paths with a worker
 
     [[nodiscard]] bool sleeps() const noexcept { return wait == Waiting::sleep; }
-    /// Thread and worker have one CPU for both.
+    /// Whether the application's thread and the worker share one CPU.
     [[nodiscard]] bool one_cpu() const noexcept { return own_worker() && core == worker_core; }
     [[nodiscard]] bool plain_verbs() const noexcept { return direct || event; }
     [[nodiscard]] bool has_worker() const noexcept { return runtime || attached; }
-    /// Of this process.
+    /// Whether the measured worker belongs to this process.
     [[nodiscard]] bool own_worker() const noexcept { return runtime || (attached && attach.empty()); }
 };
 
-/// On the CPUs of this process. Throws UsageError, or ConfigError for the file.
+/// Makes the options from the arguments. The first form uses the CPUs of this process. Throws UsageError, or
+/// ConfigError for a mistake in the configuration file.
 [[nodiscard]] LatOptions resolve(const LatArguments& arguments);
 [[nodiscard]] LatOptions resolve(const LatArguments& arguments, const config::Cpus& cpus);
 
-/// A software device where the name says so, else a verbs device.
+/// A software device if the name begins with "soft", else a verbs device.
 [[nodiscard]] DeviceConfig device_named(const std::string& name);
 
-/// A worker's way to wait, as a word or as the configuration has it. Throws UsageError, which begins with `option`.
+/// Parses a worker's way to wait. `text` is a word, or a value in the syntax of the configuration. Throws UsageError;
+/// its message begins with `option`.
 [[nodiscard]] IdleLadder parse_idle(const char* option, const std::string& text);
 
+/// Bytes of a message of this operation.
 [[nodiscard]] std::uint32_t size_of(const LatOptions& options, Op op) noexcept;
 
 }  // namespace pollcore::perf

@@ -1,6 +1,6 @@
-// Measuring between two processes: how client and server connect, and how they part.
+// Measurements between two processes: how the client and the server connect, and how they disconnect.
 //
-// Thread safety: for the measuring thread.
+// Thread safety: used by the measuring thread only.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 
 namespace pollcore::perf {
 
-/// The time limit for connecting. The first connection after the network came up may take seconds to find its
-/// neighbour.
+/// The time limit for connecting: at least 10 s, because the first connection after the network came up may need
+/// seconds to find the peer's link address (ARP).
 [[nodiscard]] inline std::chrono::milliseconds connect_time(const LatOptions& options) {
     return std::max<std::chrono::milliseconds>(options.timeout, std::chrono::seconds(10));
 }
@@ -33,9 +33,10 @@ namespace pollcore::perf {
             .memory = memory};
 }
 
-/// Waits for the client's last word. The device of an end reports its last request as done some time after the other
-/// end has the message. An end that disconnects at once may therefore make the other end's request fail. The client,
-/// which gets the last message, sends a last word when it is done, and then the server disconnects.
+/// Waits for the client's last word, an additional message. A sender's request completes some time after the receiver
+/// has got the message. If the receiver disconnected at once, the sender's request could fail. Therefore the client,
+/// which gets the last message of the measurement, sends the last word when it is done. The server disconnects after
+/// that.
 template <class Path>
 void await_last_word(Path& path, const Workload& workload, const LatOptions& options) {
     const EndState& state = path.end(kNear);
@@ -87,7 +88,7 @@ void run_client(const LatOptions& options, Workload workload, Path& path, LatRes
     }
 }
 
-/// Waits for a client that fits. Rejects all others with the reason.
+/// Waits for a client whose request fits this server's options. Rejects other clients with the reason.
 template <class Path>
 [[nodiscard]] LatRequest accept_client(const LatOptions& options, const Workload& workload, Path& path) {
     const LatRequest ours = request_of(options, workload, Path::kKind, path.own_block(kNear));
@@ -106,7 +107,7 @@ template <class Path>
             continue;
         }
         const auto theirs = LatRequest::decode(request->private_data);
-        const std::string why = theirs ? mismatch(ours, *theirs) : "this is a pollperf server, and no such client";
+        const std::string why = theirs ? mismatch(ours, *theirs) : "this server takes only pollperf clients";
         if (why.empty()) {
             path.accept(LatAnswer{.path = Path::kKind, .memory = ours.memory}.encode(), connect_time(options));
             return *theirs;
@@ -128,7 +129,7 @@ void run_server(const LatOptions& options, const Workload& workload, Path& path,
         path.disconnect(options.timeout);
         return;
     }
-    // The server cannot see one-sided operations, but it knows how long they can take at most.
+    // The server cannot see one-sided operations, but it knows the longest time that they can take.
     const std::uint64_t operations = std::uint64_t{options.iterations} + options.warmup;
     const std::uint64_t ms_each = 1 + workload.size / 10000;
     const auto time = options.timeout + std::chrono::milliseconds(operations * ms_each);

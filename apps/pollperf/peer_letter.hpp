@@ -1,6 +1,7 @@
-// The letters that client and server exchange in the private data of their connection.
+// The messages that client and server exchange in the private data of their connection.
 //
-// Thread safety: pure functions on bytes. A peer's bytes are hostile: an incomplete letter is not believed.
+// Thread safety: pure functions on bytes. A peer may be hostile: decode() returns nullopt for an incomplete or invalid
+// message.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@
 
 namespace pollcore::perf {
 
-/// The client's request: the operations that it is going to do, and the place of its memory.
+/// The client's request: the operations that the client is going to do, and the address of its memory.
 struct LatRequest {
     static constexpr std::uint32_t kMagic = 0x74616c70;  // "plat" on the wire
     static constexpr std::size_t kWireLength = kServiceWireHeader + 4 + 4 + 4 + 4 + 8 + 4;
@@ -35,7 +36,7 @@ struct LatRequest {
     [[nodiscard]] static std::optional<LatRequest> decode(std::span<const std::byte> in);
 };
 
-/// A pollperf server's answer.
+/// The answer of a pollperf server: its path, and the address of its memory.
 struct LatAnswer {
     static constexpr std::uint32_t kMagic = 0x736e6170;  // "pans" on the wire
     static constexpr std::size_t kWireLength = kServiceWireHeader + 4 + 8 + 4;
@@ -47,17 +48,17 @@ struct LatAnswer {
     [[nodiscard]] static std::optional<LatAnswer> decode(std::span<const std::byte> in);
 };
 
-/// Why a server with these figures cannot serve this request; empty when it can.
+/// Why a server with the options `server` cannot serve the request `client`; empty if it can.
 [[nodiscard]] std::string mismatch(const LatRequest& server, const LatRequest& client);
 
-/// A sentence for a rejection's private data: printable, and cut to the length that fits.
+/// The sentence as the private data of a rejection: only printable characters, cut to the length that fits.
 [[nodiscard]] std::vector<std::byte> rejection(std::string_view sentence);
 
-/// The kind of peer that answered, as far as a client needs to know it.
+/// The properties of the answering peer that a client needs to know.
 struct PeerKind {
     std::string description;
-    bool answers = false;          ///< it takes part in ping-pong; false: it only offers memory
-    bool ends_connection = false;  ///< it disconnects when it knows that its last answer has arrived
+    bool answers = false;          ///< true: the peer takes part in ping-pong; false: it only offers memory
+    bool ends_connection = false;  ///< the peer disconnects when it knows that its last answer has arrived
     RemoteBlock memory;
 };
 /// Reads the private data of an answer. Throws MeasurementError when the peer cannot serve `workload`.

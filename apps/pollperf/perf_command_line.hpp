@@ -1,4 +1,4 @@
-// What pollperf's command line may have on it, for parsing it and for the manual.
+// The definition of pollperf's command line. The parser and the manual use it.
 //
 // Thread safety: one thread.
 #pragma once
@@ -14,7 +14,7 @@ namespace pollcore::perf {
 
 struct PerfCommandLine {
     PerfCommandLine();
-    PerfCommandLine(const PerfCommandLine&) = delete;  // `app` fills the members below
+    PerfCommandLine(const PerfCommandLine&) = delete;  // `app` refers to the members below
     PerfCommandLine& operator=(const PerfCommandLine&) = delete;
 
     [[nodiscard]] static std::vector<manual::Section> sections();

@@ -16,14 +16,15 @@
 
 namespace pollcore::perf {
 
-/// One operation on one path.
+/// The result of one operation on one path.
 struct PathResult {
     Op op{};
     PathKind path{};
-    std::uint32_t size = 0;
+    std::uint32_t size = 0;  ///< bytes of a message
     bool inlined = false;
-    bool half_round_trip = false;  ///< the figures are half of the time there and back
-    Summary summary;               ///< time of one way, or of the whole operation
+    /// True: `summary` is the time of half a round trip. False: it is the time of an operation up to its completion.
+    bool half_round_trip = false;
+    Summary summary;
 
     // Totals of the timed part.
     double wall_ns = 0;
@@ -33,8 +34,8 @@ struct PathResult {
     std::uint64_t receive_doorbells = 0;
     ContextSwitches application;
     std::optional<ContextSwitches> worker;
-    std::optional<StageLatency> stages;  ///< of a sample of the requests; only on paths with a worker
-    std::uint64_t steal_ms = 0;
+    std::optional<StageLatency> stages;  ///< stages of a sample of the requests; only on paths with a worker
+    std::uint64_t steal_ms = 0;          ///< see steal_ms() in threads.hpp
 
     [[nodiscard]] double per_message(std::uint64_t count) const noexcept {
         return messages == 0 ? 0 : static_cast<double>(count) / static_cast<double>(messages);
@@ -45,7 +46,7 @@ struct LatResults {
     std::vector<PathResult> paths;
     std::optional<RoundTrips> round_trip;
     std::string device;  ///< description of the device
-    std::string peer;    ///< description of the other end, if it is another process
+    std::string peer;    ///< description of the other end, if the other end is another process
     std::string memory;  ///< the kind of memory of the runtime's rings and buffers; empty without a runtime
     bool hugepages = false;
     Machine machine;
@@ -64,12 +65,12 @@ struct LatResults {
 struct Hop {
     Op op{};
     double direct_ns = 0;
-    double worker_ns = 0;  ///< on path runtime, or on path attached if runtime was not measured
+    double worker_ns = 0;  ///< time on path `runtime`, or on path `attached` if `runtime` was not measured
     double difference_ns = 0;
-    std::optional<double> round_trips;  ///< difference_ns in raw round trips
-    std::optional<double> attached_ns;  ///< on path attached, if runtime was measured, too
+    std::optional<double> round_trips;  ///< difference_ns as a multiple of the raw round trip
+    std::optional<double> attached_ns;  ///< time on path `attached`, if `runtime` was measured, too
 };
-/// The hops of the operations that were measured both directly and over a worker.
+/// The hops of the operations that were measured both directly and through a worker.
 [[nodiscard]] std::vector<Hop> hops(const LatResults& results);
 
 }  // namespace pollcore::perf

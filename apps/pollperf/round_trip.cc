@@ -19,8 +19,8 @@ constexpr std::uint32_t kSamplesMax = 200000;
 constexpr std::uint32_t kSamplesMin = 1000;
 constexpr std::uint32_t kSpinsPerLook = 1u << 12;
 
-// Clocks of some processors advance in steps of 10 ns, a tenth of a round trip. The typical round trip is therefore
-// taken from groups of consecutive ones: the steps round only the ends of a group.
+// The clocks of some processors advance in steps of 10 ns, a tenth of a round trip. The typical round trip is therefore
+// computed from groups of consecutive round trips: the steps affect only the beginning and the end of a group.
 constexpr std::size_t kGroup = 16;
 
 double typical_ns(const std::vector<std::uint64_t>& samples) {
@@ -33,7 +33,7 @@ double typical_ns(const std::vector<std::uint64_t>& samples) {
     return summarize(std::move(groups), 1 / (cycles_per_ns() * static_cast<double>(kGroup))).typical;
 }
 
-// The words are two lines apart, since some prefetchers fetch lines in pairs.
+// The words are two cache lines apart, because some prefetchers fetch lines in pairs.
 struct Words {
     alignas(2 * kCacheLine) std::atomic<std::uint32_t> ping{0};  // written by the measuring thread
     alignas(2 * kCacheLine) std::atomic<std::uint32_t> pong{0};  // written by the other thread
@@ -43,8 +43,8 @@ struct Words {
 void answer(Words& words) {
     std::uint32_t spins = 0;
     for (std::uint32_t i = 1; i <= kWarmup + kSamplesMax; ++i) {
-        // Acquire and release pair with the measuring thread's. Here the words publish no other data, but a ring needs
-        // this order, and the limit of a ring has it for that reason.
+        // Acquire and release pair with those of the measuring thread. The words publish no other data, so relaxed
+        // would do here. But a ring needs this order, and the limit must be comparable with a ring.
         while (words.ping.load(std::memory_order_acquire) != i) {
             if (++spins == kSpinsPerLook) {
                 spins = 0;
@@ -58,7 +58,7 @@ void answer(Words& words) {
     }
 }
 
-// Measures the cycles of each round trip after the warm-up, until `deadline`.
+// Returns the cycles of each round trip after the warm-up, until `deadline`.
 std::vector<std::uint64_t> ask(Words& words, std::chrono::steady_clock::time_point deadline) {
     std::vector<std::uint64_t> samples;
     samples.reserve(kSamplesMax);
@@ -88,7 +88,7 @@ std::vector<std::uint64_t> ask(Words& words, std::chrono::steady_clock::time_poi
 std::optional<RoundTrip> measure_round_trip(std::uint32_t core, std::uint32_t other, std::chrono::milliseconds time) {
     Words words;
     std::vector<std::uint64_t> samples;
-    std::exception_ptr failure;  // of the other thread; read after the join
+    std::exception_ptr failure;  // an exception of the other thread; read after the join
     {
         const PinnedScope pinned(core);
         std::thread partner([&] {

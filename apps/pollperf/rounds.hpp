@@ -1,6 +1,6 @@
-// One operation on one path: its rounds, and the figures that are taken around each.
+// The measurement of one operation on one path: its rounds, and the counters that are read before and after each round.
 //
-// Thread safety: for the measuring thread.
+// Thread safety: used by the measuring thread only.
 #pragma once
 
 #include <algorithm>
@@ -18,16 +18,16 @@ namespace pollcore::perf {
 template <class Path>
 class Measurement {
 public:
-    /// The path is connected, and both ends' remote blocks are set.
+    /// The path must be connected, and the remote blocks of both ends must be set.
     Measurement(Path& path, const Workload& workload, Role role, std::uint32_t iterations, Watch& watch)
         : path_(path), workload_(workload), role_(role), loops_(path, workload, watch), samples_(iterations) {}
 
-    /// Makes the path ready for the workload, and runs untimed iterations. No other measurement of this path may be
-    /// under way.
+    /// Prepares the path for the workload, and runs iterations whose times are dropped. No other measurement may use
+    /// the path at the same time.
     void warm_up(std::uint32_t iterations) {
         path_.prepare(workload_);
         for (std::uint32_t left = iterations; left > 0;) {
-            // Warming up in the samples' memory touches that memory, too.
+            // The warm-up writes to samples_, so that this memory is warm, too.
             const auto part = std::min<std::uint32_t>(left, static_cast<std::uint32_t>(samples_.size()));
             loops_.run(role_, std::span(samples_).first(part));
             left -= part;
@@ -35,11 +35,11 @@ public:
         std::fill(samples_.begin(), samples_.end(), 0);
     }
 
-    /// Measures the next `iterations` of the constructor's `iterations`.
+    /// Measures the next `iterations` iterations. All rounds together have the number that the constructor got.
     void round(std::uint32_t iterations) {
         const std::span<std::uint64_t> part = std::span(samples_).subspan(done_, iterations);
         const Snapshot before = take();
-        // Taken last: reading the other figures may sleep, and such switches do not belong to the timed part.
+        // Read last: reading the other counters may sleep, and those context switches do not belong to the timed part.
         const ContextSwitches application = context_switches(this_thread_id());
         const auto begin = std::chrono::steady_clock::now();
         loops_.run(role_, part);
@@ -66,7 +66,7 @@ public:
     [[nodiscard]] PathResult result() const {
         std::span<const std::uint64_t> samples(samples_);
         if (role_ == Role::server) {
-            samples = samples.subspan(1);  // the first one is the time that the client took to begin
+            samples = samples.subspan(1);  // the first sample is the time that the client took to begin
         }
         const double ns_per_cycle = 1 / cycles_per_ns();
         PathResult result = total_;

@@ -26,7 +26,7 @@ RuntimePath::RuntimePath(Context& runtime, const std::function<int(std::uint32_t
     for (unsigned index = 0; index < setup.ends; ++index) {
         const bool ring = arrival_of(setup.flow) == Arrival::write_ring;
         if (ring) {
-            // Room for the messages that the program holds, and for a batch of messages on their way.
+            // Room for the messages that the program has not released, and for a batch of messages on their way.
             const std::uint64_t bytes =
                 std::bit_ceil((kReceiveSlots + std::uint64_t{kRepostBatch}) * (setup.layout.size + 2 * kCacheLine));
             rings_[index] = runtime.create_write_ring(

@@ -1,7 +1,7 @@
 // The operations through the runtime: a session on the calling thread, and its worker.
 //
-// Requests are built once, receives are posted ahead, sends are inline when they are small, and signaled once in a
-// while: the direct path does all of that, too.
+// As on the direct path, requests are built once, receives are posted ahead, small sends are inline, and only every
+// kSignalEvery-th send is signaled, unless each needs its completion.
 //
 // Thread safety: one thread uses an object.
 // Errors: MeasurementError for failures while measuring, pollcore::Error for failures of the set-up.
@@ -29,8 +29,8 @@ class RuntimePath {
 public:
     static constexpr PathKind kKind = PathKind::runtime;
 
-    /// The runtime must outlive the path. `worker_thread` returns the kernel's id of a worker's thread; 0: the thread
-    /// is another process's.
+    /// The runtime must outlive the path. `worker_thread` returns the kernel's id of the thread of the worker with this
+    /// index, or 0 if the thread belongs to another process.
     RuntimePath(Context& runtime, const std::function<int(std::uint32_t)>& worker_thread, const std::string& device,
                 const std::string& worker, const PathSetup& setup);
     RuntimePath(const RuntimePath&) = delete;
@@ -99,7 +99,7 @@ public:
     }
 
     void poll() {
-        // A loop that waits for a write of the peer must not wait here for a completion.
+        // A loop that waits for the peer's write must not wait here, because that write makes no completion.
         const bool waits_here = wait_ == Waiting::spin && !awaits_memory_;
         const std::size_t n =
             waits_here ? session_.poll(completions_, std::chrono::nanoseconds(0)) : session_.poll(completions_);
@@ -123,7 +123,7 @@ public:
     [[nodiscard]] std::uint64_t send_doorbells() const { return counters().send_doorbells.value(); }
     [[nodiscard]] std::uint64_t receive_doorbells() const { return counters().receive_doorbells.value(); }
     [[nodiscard]] StageLatency stage_latency() const noexcept { return session_.stage_latency(); }
-    /// Kernel thread id of the worker; 0: the worker is another process's.
+    /// The kernel's id of the worker's thread; 0: the worker belongs to another process.
     [[nodiscard]] int worker_thread_id() const noexcept { return worker_thread_; }
 
     // ---- when a wait takes long ----
@@ -155,7 +155,7 @@ private:
     [[noreturn, gnu::cold, gnu::noinline]] void fail_submit(unsigned index, Refusal refusal);
     [[noreturn, gnu::cold, gnu::noinline]] void fail_completion(const Completion& completion);
 
-    // Destroyed from the bottom: the QPs go before the memory that their work requests name.
+    // Members are destroyed from the bottom: the QPs before the memory that their work requests use.
     Context& runtime_;
     std::string device_;
     EndLayout layout_;
@@ -163,26 +163,26 @@ private:
     bool over_network_ = false;
     MemoryRegion memory_;
     Workload workload_;
-    // Used in the loops.
+    // Used in the timed loops.
     Session session_;
-    std::array<Completion, kPollBatch> completions_;  ///< a member, since poll() would clear a local array each time
+    std::array<Completion, kPollBatch> completions_;  ///< a member, because poll() would clear a local array each time
     int worker_thread_ = 0;
     Waiting wait_ = Waiting::spin;
     bool awaits_memory_ = false;
     bool inlined_ = false;
     bool always_signal_ = false;
     std::array<EndState, 2> ends_{};
-    std::array<std::array<WorkRequest, 2>, 2> sends_{};  ///< by end; unsignaled and signaled
+    std::array<std::array<WorkRequest, 2>, 2> sends_{};  ///< for each end: the unsignaled and the signaled request
     std::array<std::array<WorkRequest, kReceiveSlots>, 2> receives_{};
 
-    std::array<ReceivePool, 2> rings_;  ///< by end; valid with FlowControl::ring
+    std::array<ReceivePool, 2> rings_;  ///< for each end: its write ring; valid with FlowControl::ring
     std::array<std::array<Completion, kReceiveSlots>, 2> records_{};
     std::array<QueuePair, 2> qps_;
     Listener listener_;
     std::optional<ConnectionRequest> request_;
 };
 
-/// A runtime path through an Attachment.
+/// A RuntimePath whose runtime is an Attachment.
 class AttachedPath final : public RuntimePath {
 public:
     static constexpr PathKind kKind = PathKind::attached;

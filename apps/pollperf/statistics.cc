@@ -6,7 +6,7 @@
 namespace pollcore::perf {
 
 std::uint64_t percentile(std::span<const std::uint64_t> ascending, std::uint32_t per_10000) noexcept {
-    // Integers, because 0.9999 * 10000 must not become 9998.999.
+    // Computed with integers, because 0.9999 * 10000 must not become 9998.999.
     const std::uint64_t rank = (static_cast<std::uint64_t>(ascending.size()) * per_10000 + 9999) / 10000;
     return ascending[rank == 0 ? 0 : rank - 1];
 }
@@ -29,8 +29,8 @@ Summary summarize(std::vector<std::uint64_t> samples, double ns_per_cycle) {
         sum += static_cast<double>(sample);
     }
     const double average = sum / static_cast<double>(samples.size());
-    // A second pass over the samples: the sum of squares minus the square of the sum loses all digits for close
-    // samples.
+    // Computed in a second pass over the samples. The sum of squares minus the square of the sum would lose all digits
+    // if the samples are close to each other.
     double squares = 0;
     for (const std::uint64_t sample : samples) {
         const double off = static_cast<double>(sample) - average;

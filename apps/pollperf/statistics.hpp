@@ -1,4 +1,4 @@
-// Makes the figures of a report from samples.
+// Computes the figures of a report from samples.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -17,14 +17,14 @@ struct Summary {
     double max = 0;
     double typical = 0;  ///< median; with an even number of samples the mean of the middle two
     double average = 0;
-    double stdev = 0;  ///< of these samples, not an estimate: the sum of squares is divided by their number
+    double stdev = 0;  ///< standard deviation of these samples: the sum of squares is divided by their number
     double p99 = 0;    ///< the smallest sample that at least 99% of all samples do not exceed
     double p999 = 0;
     double p9999 = 0;
 };
 
-/// The smallest of the ascending samples that at least `per_10000` of 10000 samples do not exceed. There must be at
-/// least one sample.
+/// The smallest sample that at least `per_10000` of 10000 samples do not exceed. `ascending`: the samples, sorted; at
+/// least one.
 [[nodiscard]] std::uint64_t percentile(std::span<const std::uint64_t> ascending, std::uint32_t per_10000) noexcept;
 [[nodiscard]] double median(std::span<const std::uint64_t> ascending) noexcept;
 

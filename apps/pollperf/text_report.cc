@@ -149,7 +149,7 @@ void side_effects(Out out, const LatResults& results) {
     fmt::format_to(out, "\n");
 }
 
-// Where the time of a request goes, from the sample of requests that sessions follow.
+// How the time of a request is divided among its stages. Sessions measure this for a sample of the requests.
 void stages(Out out, const LatResults& results) {
     if (std::ranges::none_of(results.paths, [](const PathResult& result) { return result.stages.has_value(); })) {
         return;
@@ -173,11 +173,13 @@ void stages(Out out, const LatResults& results) {
     fmt::format_to(out, "\n");
 }
 
-// A stamp taken at the wrong moment loses time or counts it twice.
+// Checks that the samples add up to the wall time. A stamp that is taken at the wrong moment loses time, or counts time
+// twice.
 void check_stamps(Out out, const LatOptions& options, const LatResults& results) {
     for (const PathResult& result : results.paths) {
         const double share = result.wall_ns > 0 ? result.samples_sum_ns / result.wall_ns : 1;
-        // With --verify checks take time between samples; a short run consists mostly of its beginning and end.
+        // With --verify, the checks take time between the samples. A short run consists mostly of its beginning and
+        // end.
         const bool comparable = !options.verify && options.role != Role::server && result.wall_ns > 5e6;
         if (share > 1.01 || (comparable && share < 0.97)) {
             fmt::format_to(out,
@@ -220,8 +222,8 @@ void ran_on(Out out, const LatOptions& options, const LatResults& results) {
 
 struct Column {
     PathKind path{};
-    const char* first = nullptr;  ///< first line of the heading
-    const char* second = nullptr;
+    const char* first = nullptr;   ///< first line of the heading
+    const char* second = nullptr;  ///< second line of the heading
 };
 
 const char* plain_words(Op op) noexcept {

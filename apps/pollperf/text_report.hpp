@@ -11,7 +11,7 @@
 namespace pollcore::perf {
 
 [[nodiscard]] std::string report(const LatOptions& options, const LatResults& results);
-/// A report for first-time readers, of a measurement with both ends in one process.
+/// A short report for first-time readers. The measurement must have both ends in one process.
 [[nodiscard]] std::string brief_report(const LatOptions& options, const LatResults& results);
 
 }  // namespace pollcore::perf

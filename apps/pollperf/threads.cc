@@ -26,7 +26,7 @@ PinnedScope::PinnedScope(std::uint32_t cpu) {
 }
 
 PinnedScope::~PinnedScope() {
-    // These CPUs were allowed before. If that has changed, the thread stays where it is.
+    // The thread was allowed to use these CPUs before. If it no longer is, the call fails and the thread stays pinned.
     (void)::sched_setaffinity(0, sizeof before_, &before_);
 }
 
@@ -71,7 +71,7 @@ std::uint64_t steal_ms() {
     std::uint64_t user = 0, nice = 0, system = 0, idle = 0, io_wait = 0, irq = 0, soft_irq = 0, steal = 0;
     file >> word >> user >> nice >> system >> idle >> io_wait >> irq >> soft_irq >> steal;
     const auto ticks_per_second = static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK));
-    return steal * 1000 / ticks_per_second;  // 0 if the kernel does not count it
+    return steal * 1000 / ticks_per_second;  // 0 if the kernel does not count steal time
 }
 
 Machine this_machine() {

@@ -1,6 +1,6 @@
-// Threads and CPUs: where a thread runs, and what the kernel took from it.
+// Threads and CPUs: the CPU of a thread, its context switches and its CPU time.
 //
-// Thread safety: any thread may call all functions. None belongs into a timed loop.
+// Thread safety: any thread may call all functions. Do not call them in a timed loop: they are slow.
 #pragma once
 
 #include <sched.h>
@@ -13,7 +13,7 @@ namespace pollcore::perf {
 /// Pins the calling thread to one CPU for the life of the object. The destructor restores the affinity.
 class PinnedScope {
 public:
-    /// Throws pollcore::Error when the CPU cannot be had.
+    /// Throws pollcore::Error if the kernel refuses the CPU.
     explicit PinnedScope(std::uint32_t cpu);
     ~PinnedScope();
     PinnedScope(const PinnedScope&) = delete;
@@ -25,10 +25,9 @@ private:
 
 [[nodiscard]] int this_thread_id();
 
-/// How often the kernel has taken a thread off its CPU, or the thread gave it up.
 struct ContextSwitches {
-    std::uint64_t voluntary = 0;
-    std::uint64_t involuntary = 0;
+    std::uint64_t voluntary = 0;    ///< how often the thread gave up its CPU
+    std::uint64_t involuntary = 0;  ///< how often the kernel took the thread off its CPU
 
     ContextSwitches& operator+=(const ContextSwitches& other) noexcept {
         voluntary += other.voluntary;
@@ -39,13 +38,13 @@ struct ContextSwitches {
         return {a.voluntary - b.voluntary, a.involuntary - b.involuntary};
     }
 };
-/// The context switches of a thread of this process. Throws pollcore::Error when the kernel does not say.
+/// The context switches of a thread of this process. Throws pollcore::Error if the kernel does not report them.
 [[nodiscard]] ContextSwitches context_switches(int thread_id);
 
-/// CPU time of a thread of this process. Throws pollcore::Error when the kernel does not say.
+/// The CPU time of a thread of this process. Throws pollcore::Error if the kernel does not report it.
 [[nodiscard]] std::uint64_t cpu_time_ns(int thread_id);
 
-/// Time that a hypervisor gave to others while this machine's CPUs wanted to run, in milliseconds since boot.
+/// Steal time since boot, in milliseconds: this machine's CPUs wanted to run, but a hypervisor ran other machines.
 [[nodiscard]] std::uint64_t steal_ms();
 
 struct Machine {

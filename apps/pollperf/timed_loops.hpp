@@ -1,10 +1,10 @@
-// The timed loops: one for each way that two ends can talk. They are templates over path, role and checking, so that
-// they make no decision inside a loop that can be made outside.
+// The timed loops: one loop for each way in which two ends can exchange messages. The path and the checking of data are
+// template parameters, and each role has its own function, so that a loop decides none of this in each iteration.
 //
-// A sample is the time from one stamp to the next; each iteration ends with a stamp. With kVerify data are made
-// and checked between the end of one sample and the beginning of the next.
+// Each iteration ends with a time stamp. A sample is the time from one stamp to the next. With kVerify, the loop makes
+// and checks data between the end of one sample and the beginning of the next sample.
 //
-// Thread safety: for the measuring thread.
+// Thread safety: used by the measuring thread only.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ public:
     TimedLoops(Path& path, const Workload& workload, Watch& watch)
         : path_(path), workload_(workload), watch_(watch), messages_(path, workload, watch) {}
 
-    /// Fills `samples` with cycles per iteration.
+    /// Runs one iteration for each element of `samples`, and stores its cycles there.
     void run(Role role, std::span<std::uint64_t> samples) {
         if (samples.empty()) {
             return;
@@ -55,7 +55,7 @@ private:
         }
     }
 
-    // ---- send: the peer's receive completes ----
+    // ---- send: an end waits for the completion of its receive ----
 
     template <bool kVerify>
     void send_both(std::span<std::uint64_t> samples) {
@@ -102,7 +102,7 @@ private:
         give_back(kNear);
     }
 
-    // The server's samples go from answer to answer, which is a round trip, too.
+    // A sample of the server goes from one message of the client to the next, which is also a round trip.
     template <bool kVerify>
     void send_server(std::span<std::uint64_t> samples) {
         std::uint64_t begin = stamp();
@@ -121,15 +121,15 @@ private:
         watch_.until(path_, end, "a message", [&] { return state.has_message(); });
     }
 
-    /// Gives receives back once there are enough for a batch. Called after the next message is sent, which must not
-    /// wait for it.
+    /// Posts receives again if there are enough for a batch. Called after the next message is sent, so that the message
+    /// does not wait for the posting.
     void give_back(unsigned end) {
         if (path_.end(end).repost_due()) {
             path_.repost(end);
         }
     }
 
-    // ---- write: the last byte of memory changes ----
+    // ---- write: an end waits until the last byte in its memory changes ----
 
     template <bool kVerify>
     void write_both(std::span<std::uint64_t> samples) {
@@ -178,7 +178,7 @@ private:
         }
     }
 
-    // Both ends count messages alike: an end waits for the message with its own number.
+    // Both ends count messages in the same way. An end waits for the peer's message with the end's own sequence number.
     void await_bytes(unsigned end) {
         const EndState& state = path_.end(end);
         const std::byte* last = state.memory + path_.layout().in() + workload_.size - 1;
@@ -186,7 +186,7 @@ private:
         watch_.until(path_, end, "the peer's write", [&] { return load_byte(last) == wanted; });
     }
 
-    // ---- read, fetch-add, and writes to a peer that does not answer: the own completion ----
+    // ---- read, fetch-add, and writes to a peer that does not answer: an end waits for its own completion ----
 
     template <bool kVerify>
     void one_sided(std::span<std::uint64_t> samples) {
@@ -229,7 +229,7 @@ private:
                 throw MeasurementError(fmt::format("path {}, fetch-add {}: the word held {:#x}, not {:#x}",
                                                    path_name(Path::kKind), near.sequence, value, expected_value_));
             }
-            adding_ = true;  // the first result tells the word's initial value
+            adding_ = true;  // the first result is the word's initial value
             expected_value_ = value + 1;
             return;
         }

@@ -26,8 +26,8 @@ using Clock = std::chrono::steady_clock;
 using Samples = std::vector<std::uint64_t>;
 
 constexpr std::chrono::seconds kPatience{10};
-constexpr std::chrono::milliseconds kIdleTime{200};  // the CPU time of waiting is measured for so long
-constexpr std::chrono::milliseconds kLoadTime{100};  // full load is measured for so long
+constexpr std::chrono::milliseconds kIdleTime{200};  // duration of the measurement of an idle worker's CPU time
+constexpr std::chrono::milliseconds kLoadTime{100};  // duration of the measurement of full load
 constexpr std::uint32_t kBytes = 8;
 constexpr std::uint32_t kInFlight = 128;
 
@@ -54,7 +54,8 @@ private:
     UniqueFd epoll_;
 };
 
-// Ticks once in `gap`, for a thread that must not sleep: the measured operation would wait for it.
+// wait() returns when `gap` has passed since its last return. It spins, because the wake-up of a sleeping thread would
+// count as part of the measured operation.
 class Ticks {
 public:
     explicit Ticks(std::chrono::microseconds gap) : gap_(gap), next_(Clock::now() + gap) {}
@@ -80,7 +81,7 @@ void spin_until(const char* what, Done&& done) {
     }
 }
 
-// A runtime with one worker and two queue pairs, which are connected with each other.
+// A runtime with one worker, and two queue pairs that are connected with each other.
 struct Lines {
     Lines(const WakeOptions& options, const IdleLadder& idle, bool receiver_sleeps)
         : runtime(config_of(options, idle)),
@@ -133,7 +134,7 @@ struct Lines {
     QueuePair b;
 };
 
-/// The share of a core that the worker's thread took while `what` ran.
+/// Runs `what`. Returns the share of a core that the worker's thread used in that time.
 template <class What>
 double cpu_share(const Runtime& runtime, What&& what) {
     const int thread = runtime.worker_thread_id(0);
@@ -153,7 +154,7 @@ struct OfWorker {
     std::vector<double> rates;
 };
 
-/// Operations a second with as many in flight as fit.
+/// Operations per second with as many operations in flight as possible.
 double full_load(Lines& lines) {
     const WorkRequest request = lines.request(lines.a, Opcode::rdma_write);
     std::array<Completion, 32> completions;
@@ -216,8 +217,8 @@ void measure_bare_worker(const WakeOptions& options, std::uint32_t n, Samples& s
 
 // ---- An application's thread waits, and the worker spins ----
 
-// Waits by yielding, not by sleeping: whether the core went idle just before the wake-up makes more difference than the
-// measured latencies. Returns false after kPatience.
+// Yields the core until `word` is no longer `not_this`. Returns false after kPatience. It does not sleep: the core
+// could then become idle just before the wake-up, which changes the time more than the measured latencies are.
 [[nodiscard]] bool give_core_until(const std::atomic<std::uint32_t>& word, std::uint32_t not_this) noexcept {
     const auto deadline = Clock::now() + kPatience;
     while (word.load() == not_this) {
@@ -229,7 +230,8 @@ void measure_bare_worker(const WakeOptions& options, std::uint32_t n, Samples& s
     return true;
 }
 
-// Both threads run on the application's core. The submitting thread yields it to the waiting one.
+// The submitting thread and the waiting thread both run on the application's core. The submitting thread yields the
+// core to the waiting thread.
 void measure_application(const WakeOptions& options, std::uint32_t n, Samples& samples) {
     Lines lines(options, IdlePolicy::spin, true);
     std::atomic<std::uint64_t> began{0};
@@ -240,9 +242,10 @@ void measure_application(const WakeOptions& options, std::uint32_t n, Samples& s
         try {
             for (std::uint32_t i = 1; i <= n; ++i) {
                 lines.submit(lines.receiver, lines.b, Opcode::recv);
-                answered.store(i);  // ready for the i-th
+                answered.store(i);  // ready for the i-th message
                 answered.notify_one();
-                // No time limit, as in the bare measurement: a timer takes a virtual machine some microseconds.
+                // No time limit, as in the bare measurement, because setting a timer takes some microseconds in a
+                // virtual machine.
                 (void)lines.receiver.wait(std::chrono::nanoseconds::max());
                 samples.push_back(stamp() - began.load());
                 Lines::take(lines.receiver, "a message");
@@ -300,7 +303,7 @@ void measure_bare_application(const WakeOptions& options, std::uint32_t n, Sampl
         std::this_thread::sleep_for(options.gap);
         began.store(stamp());
         asked.store(i, std::memory_order_release);
-        while (!give_core_until(answered, i)) {  // goes on waiting: an eventfd loses no wake-up
+        while (!give_core_until(answered, i)) {  // waits without a limit, because an eventfd loses no wake-up
         }
     }
     application.join();

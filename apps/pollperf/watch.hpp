@@ -1,6 +1,6 @@
-// The deadline of every wait. It costs a counter in the waiting loop.
+// The deadline of every wait. It costs only a counter in the waiting loop.
 //
-// Thread safety: used by the measuring thread alone.
+// Thread safety: used by the measuring thread only.
 #pragma once
 
 #include <chrono>
@@ -13,15 +13,15 @@ namespace pollcore::perf {
 
 class Watch {
 public:
-    /// Empty turns of a spinning loop between two looks at the clock: a few milliseconds.
+    /// A spinning loop reads the clock once in this many empty polls, which is once in a few milliseconds.
     static constexpr std::uint32_t kSpinsPerLook = 1u << 14;
-    /// The longest turn of a sleeping loop.
+    /// The longest sleep of a sleeping loop between two reads of the clock.
     static constexpr std::chrono::milliseconds kSleepMax{50};
 
     explicit Watch(std::chrono::milliseconds timeout) : timeout_(timeout) {}
 
-    /// Polls `path` until `done` returns true. When that takes too long, `path` checks the peer and makes the error
-    /// message.
+    /// Polls `path` until `done` returns true. If that takes long, path.look_after_peer() checks the peer. After the
+    /// timeout, throws MeasurementError with the message that path.stalled() makes.
     template <class Path, class Done>
     [[gnu::always_inline]] void until(Path& path, unsigned end, const char* what, Done&& done) {
         std::uint32_t spins = 0;
@@ -41,10 +41,10 @@ public:
 
 private:
     using Clock = std::chrono::steady_clock;
-    /// Looking after the peer may cost a system call, so a wait must be this long first.
+    /// A wait has to last this long before each check of the peer, because the check may cost a system call.
     static constexpr std::chrono::milliseconds kPeerPatience{100};
 
-    /// True when it is time to look after the peer.
+    /// Returns whether it is time to check the peer. `looks`: how often this wait has called look() before.
     [[gnu::cold, gnu::noinline]] bool look(std::uint32_t looks) {
         const auto now = Clock::now();
         if (looks == 0) {

@@ -28,24 +28,24 @@ enum class PathKind : std::uint8_t {
     direct,    ///< plain verbs on the calling thread
     runtime,   ///< through a session and its worker
     event,     ///< plain verbs on the calling thread, which sleeps on a completion channel
-    attached,  ///< as `runtime`, but through an Attachment, as in a process that is not the worker's
+    attached,  ///< through a session and its worker; the session belongs to an Attachment
 };
 inline constexpr PathKind kLastPath = PathKind::attached;
 [[nodiscard]] constexpr bool has_worker(PathKind path) noexcept {
     return path == PathKind::runtime || path == PathKind::attached;
 }
 
-/// How the ends of a connection share the work.
+/// The part of this process in a measurement.
 enum class Role : std::uint8_t {
-    both,    ///< one process, one thread, both ends
-    client,  ///< sends first
-    server,  ///< answers
+    both,    ///< one thread serves both ends of the connection
+    client,  ///< sends the first message
+    server,  ///< answers the client
 };
 
-/// What the application's thread does until something has completed.
+/// How the application's thread waits for a completion.
 enum class Waiting : std::uint8_t {
     spin,
-    yield,  ///< polls, and yields its CPU in between (sched_yield(2)): thread and worker may share one CPU
+    yield,  ///< calls sched_yield(2) between polls, so that the thread and the worker can share one CPU
     sleep,
 };
 
@@ -79,13 +79,13 @@ enum class Waiting : std::uint8_t {
 
 inline constexpr std::uint32_t kAtomicSize = 8;
 
-/// Receives that an end keeps posted. Only one message at a time is on its way; with the other receives the next
-/// message never waits until one is given back.
+/// The most receives that an end has posted. One would be enough, because only one message at a time is on its way.
+/// With more, the next message never has to wait until a receive is posted again.
 inline constexpr std::uint32_t kReceiveSlots = 64;
-/// Receives that both paths give back together: one call and one doorbell for all of them.
+/// The receives that a path posts again together, with one call and one doorbell for all.
 inline constexpr std::uint32_t kRepostBatch = 32;
 static_assert(kReceiveSlots % kRepostBatch == 0 && kRepostBatch < kReceiveSlots);
-/// Slots of a send queue, and the interval of signaled sends and writes: the queue never fills.
+/// The depth of a send queue. The queue never fills, because every kSignalEvery-th request is signaled.
 inline constexpr std::uint32_t kSendDepth = 64;
 inline constexpr std::uint32_t kSignalEvery = 16;
 static_assert((kSignalEvery & (kSignalEvery - 1)) == 0 && 2 * kSignalEvery <= kSendDepth);
@@ -93,21 +93,24 @@ static_assert((kSignalEvery & (kSignalEvery - 1)) == 0 && 2 * kSignalEvery <= kS
 struct Workload {
     Op op = Op::send;
     std::uint32_t size = 2;
-    bool inlined = false;  ///< the message travels in the work request
+    bool inlined = false;  ///< the message is inline data of the work request
     bool verify = false;
-    bool one_sided = false;  ///< the peer does nothing: a sample is the time of the operation up to its completion
+    /// The peer does nothing. A sample is the time of an operation up to its completion.
+    bool one_sided = false;
 
-    /// Send and write go to and fro: a reported sample is half a round trip, as in perftest.
+    /// How many reported samples an iteration has. An iteration of send or write is a round trip, and a reported sample
+    /// is half of it, as in perftest.
     [[nodiscard]] double samples_per_iteration() const noexcept { return one_sided ? 1.0 : 2.0; }
-    /// The buffer is written for each message, and the device may still read it until its completion.
+    /// Whether each message is written into a buffer that the device may still read. The writer then has to wait for
+    /// the completion of the previous message.
     [[nodiscard]] bool buffer_reused() const noexcept { return verify || (op == Op::write && !inlined); }
 };
 
-/// The memory of one end, in this order: `out` is sent and written from, or read into; `in` is what the peer
-/// writes, reads and adds to; then the receive slots.
+/// The layout of an end's memory. First comes `out`: the source of sends and writes, and the target of reads. Then
+/// comes `in`: the peer writes, reads and does atomics there. The receive slots follow.
 struct EndLayout {
-    std::uint32_t size = 0;
-    std::size_t stride = 0;
+    std::uint32_t size = 0;  ///< bytes of a message
+    std::size_t stride = 0;  ///< bytes of each of these parts
 
     explicit EndLayout(std::uint32_t message_size)
         : size(message_size),
@@ -118,29 +121,31 @@ struct EndLayout {
     [[nodiscard]] std::size_t bytes() const noexcept { return (2 + kReceiveSlots) * stride; }
 };
 
-/// The memory that is the target of an end's one-sided operations.
+/// The target of an end's one-sided operations: memory of the other end.
 struct RemoteBlock {
     std::uint64_t addr = 0;
     std::uint32_t rkey = 0;
 };
 
-/// An end as the timed loops see it. Counts only grow.
+/// The state of an end that the timed loops use. Counts only grow, except that `sequence` starts again with each
+/// workload.
 struct EndState {
     std::byte* memory = nullptr;
     RemoteBlock remote;
-    std::uint64_t issued = 0;     ///< send-queue work requests
-    std::uint64_t signaled = 0;   ///< send-queue work requests that make a completion
+    std::uint64_t issued = 0;     ///< work requests posted to the send queue
+    std::uint64_t signaled = 0;   ///< posted send-queue work requests that are signaled
     std::uint64_t completed = 0;  ///< completions of the send queue
-    std::uint64_t received = 0;
-    std::uint64_t reposted = 0;         ///< receives given back
-    std::uint64_t sequence = 0;         ///< number of the message, from 1 in each workload; both ends count alike
+    std::uint64_t received = 0;   ///< completions of the receive queue
+    std::uint64_t reposted = 0;   ///< receives that were posted, the first kReceiveSlots included
+    /// Number of the current message, from 1 in each workload. Both ends count in the same way.
+    std::uint64_t sequence = 0;
     std::uint64_t received_before = 0;  ///< `received` when the workload began
 
-    /// Whether the program holds enough receives to give back a batch.
+    /// Whether enough receives have completed to post a batch again.
     [[nodiscard]] bool repost_due() const noexcept { return reposted + kRepostBatch <= received + kReceiveSlots; }
     [[nodiscard]] bool idle() const noexcept { return completed == signaled; }
-    /// Whether the peer's message of the present number is here. Any poll takes it, perhaps long before anybody waits
-    /// for it.
+    /// Whether the peer's message with the number `sequence` has arrived. Any poll may have taken it, perhaps long
+    /// before a loop waits for the message.
     [[nodiscard]] bool has_message() const noexcept { return received >= received_before + sequence; }
 };
 

@@ -1,6 +1,7 @@
-// Address handles for datagrams: the way to a port, whose UD queue pairs are then named by their numbers.
+// Address handles for datagrams. An address handle describes the way to a port. A send names the UD queue pair at that
+// port by its number.
 //
-// Thread safety: control calls; from any thread, one at a time per object. handle() needs no care.
+// Thread safety: any thread may make the control calls, one at a time per object. handle() may be called at any time.
 #pragma once
 
 #include <memory>
@@ -12,9 +13,9 @@ namespace pollcore {
 
 class ControlSide;
 
-/// An address handle (ibv_create_ah(3)), which all sessions may use on UD queue pairs of its protection domain.
-/// Context::create_address_handle makes it; never call that on a hot path, since it may have to resolve an address on
-/// the network (D40).
+/// An address handle (ibv_create_ah(3)). All sessions may use it on UD queue pairs of its protection domain.
+/// Context::create_address_handle makes address handles. Never call that function on a hot path: it may have to resolve
+/// an address on the network (D40).
 class POLLCORE_API AddressHandle {
 public:
     AddressHandle() = default;
@@ -29,7 +30,8 @@ public:
     [[nodiscard]] bool valid() const noexcept { return control_ != nullptr; }
 
     /// Destroys the handle. Throws Error(EBUSY), and changes nothing, while submitted sends name it. The destructor
-    /// does the same, except that it leaves a handle in use to the runtime, which ends it when it stops.
+    /// does the same, but leaves a handle that is in use to the runtime, which destroys the handle when the runtime
+    /// stops.
     void destroy();
 
 private:

@@ -1,11 +1,12 @@
-/* pollcore-client for C: the part of attach.hpp that a data path needs. attach.hpp and session.hpp say what holds for
- * each call; the comments here only say what differs.
+/* pollcore-client for C: the part of attach.hpp that a data path needs. attach.hpp and session.hpp describe the calls;
+ * the comments here describe only the differences.
  *
- * Objects are opaque and belong to their maker; each has a function that ends it. NULL ends nothing.
+ * Objects are opaque and belong to the caller that made them. Each kind of object has a function that ends such an
+ * object. With NULL, that function does nothing.
  *
- * Errors: a function that returns int gives 0 or an errno value, unless its comment says otherwise; a function that
- * returns a pointer gives NULL on failure. pollcore_error() then has a sentence that describes the failure.
- * pollcore_submit and its kin give a pollcore_refusal instead, and set no sentence.
+ * Errors: a function that returns int returns 0 or an errno value, unless its comment says otherwise. A function that
+ * returns a pointer returns NULL on failure. After a failure, pollcore_error() returns a sentence that describes it.
+ * The functions that return a pollcore_refusal set no such sentence.
  *
  * Thread safety: as in C++: a session is used by one thread at a time, everything else by any thread.
  */
@@ -32,7 +33,7 @@ typedef struct pollcore_request pollcore_request;
 /** Goes into pollcore_work_request::qp; valid until the queue pair is reset or closed. */
 typedef uint32_t pollcore_qp_handle;
 
-/** One work request: WorkRequest of work_request.hpp, in the same 64 bytes. */
+/** One work request, in the same 64 bytes as WorkRequest in work_request.hpp. */
 typedef struct pollcore_work_request {
     uint64_t tag;
     uint64_t swap; /**< compare-and-swap: the new value */
@@ -69,8 +70,8 @@ enum {
 };
 enum { POLLCORE_FENCE = 1, POLLCORE_SIGNALED = 2, POLLCORE_SOLICITED = 4 };
 
-/** Completion of completion.hpp, in the same 32 bytes. Statuses are those of enum ibv_wc_status; from 128 on they are
- * the runtime's own. */
+/** One completion, in the same 32 bytes as Completion in completion.hpp. Values of `status` below 128 are those of enum
+ * ibv_wc_status; values from 128 on are the runtime's own. */
 typedef struct pollcore_completion {
     uint64_t tag;
     pollcore_qp_handle qp;
@@ -87,40 +88,41 @@ typedef struct pollcore_completion {
 } pollcore_completion;
 enum { POLLCORE_WITH_IMM = 1, POLLCORE_BY_RUNTIME = 4, POLLCORE_FROM_RECV_QUEUE = 8 };
 
-/** Refusal of session.hpp as a number; 0: the request was taken. pollcore_refusal_name() has its name. */
+/** A value of Refusal in session.hpp; 0: the request was taken. pollcore_refusal_name() returns the name of a value. */
 typedef int pollcore_refusal;
 
-/** The sentence of this thread's last failure; "" when there was none. Valid until the next one. */
+/** A sentence about this thread's last failure; "" when there was none. Valid until this thread's next failure. */
 POLLCORE_API const char* pollcore_error(void);
 POLLCORE_API const char* pollcore_refusal_name(pollcore_refusal refusal);
 POLLCORE_API const char* pollcore_status_name(uint8_t status);
 
-/** `path` NULL: /run/pollcore/pollcored.sock. `name` NULL: the kernel's name for this process. `timeout_ms`: how long
- * to try the socket again. */
+/** `path` NULL: /run/pollcore/pollcored.sock. `name` NULL: the kernel's name of this process. `timeout_ms`: how long to
+ * keep trying the socket. */
 POLLCORE_API pollcore_attachment* pollcore_attach(const char* path, const char* name, uint32_t timeout_ms);
-/** Completes everything in flight. Objects that are left can be ended afterwards. */
+/** Completes every request in flight. Objects that still exist can be ended afterwards. */
 POLLCORE_API void pollcore_detach(pollcore_attachment* attachment);
-/** 1: the daemon is gone; 0: it is there. */
+/** 1: the daemon has died or has ended the attachment; 0: it has not. */
 POLLCORE_API int pollcore_lost(const pollcore_attachment* attachment);
 POLLCORE_API int pollcore_reattach(pollcore_attachment* attachment, uint32_t timeout_ms);
 
-/** `worker` NULL: the one with the fewest sessions. `events` not 0: pollcore_wait may sleep. */
+/** `worker` NULL: the worker with the fewest sessions. `events` not 0: pollcore_wait may sleep. */
 POLLCORE_API pollcore_session* pollcore_open_session(pollcore_attachment* attachment, const char* worker,
                                                      uint32_t submission_slots, uint32_t completion_slots, int events);
 POLLCORE_API void pollcore_close_session(pollcore_session* session);
 POLLCORE_API pollcore_refusal pollcore_submit(pollcore_session* session, const pollcore_work_request* request);
-/** Returns how many requests were taken, from the first on. Unless `refusal` is NULL, `*refusal` says why the next one
- * was not taken. */
+/** Returns how many requests were taken, from the first on. Unless `refusal` is NULL, `*refusal` is the reason why the
+ * next request was not taken. */
 POLLCORE_API size_t pollcore_submit_many(pollcore_session* session, const pollcore_work_request* requests, size_t count,
                                          pollcore_refusal* refusal);
 POLLCORE_API pollcore_refusal pollcore_submit_inline(pollcore_session* session, const pollcore_work_request* request,
                                                      const void* payload, size_t length);
 POLLCORE_API size_t pollcore_poll(pollcore_session* session, pollcore_completion* completions, size_t count);
-/** 1: there may be something to poll; 0: the time is over. */
+/** Works as Session::wait. 1: there may be a completion to poll; 0: the time is over. */
 POLLCORE_API int pollcore_wait(pollcore_session* session, uint64_t timeout_ns);
 /** -1 for a session without events. */
 POLLCORE_API int pollcore_event_fd(const pollcore_session* session);
-/** 1: the descriptor becomes readable with the next completion; 0: poll first, or the session has no events. */
+/** 1: the descriptor becomes readable with the next completion; 0: nothing was armed: poll first, or the session has no
+ * events. */
 POLLCORE_API int pollcore_arm(pollcore_session* session);
 /** Requests in flight. */
 POLLCORE_API uint64_t pollcore_in_flight(pollcore_session* session);
@@ -128,13 +130,13 @@ POLLCORE_API uint64_t pollcore_in_flight(pollcore_session* session);
 /** Access rights of a region, and of a peer through a queue pair; the values of IBV_ACCESS_* (ibv_reg_mr(3)). */
 typedef enum pollcore_access {
     POLLCORE_ACCESS_LOCAL_WRITE = 1,
-    POLLCORE_ACCESS_REMOTE_WRITE = 2, /**< a region with it must have POLLCORE_ACCESS_LOCAL_WRITE, too */
+    POLLCORE_ACCESS_REMOTE_WRITE = 2, /**< a region with this right needs POLLCORE_ACCESS_LOCAL_WRITE, too */
     POLLCORE_ACCESS_REMOTE_READ = 4,
-    POLLCORE_ACCESS_REMOTE_ATOMIC = 8 /**< a region with it must have POLLCORE_ACCESS_LOCAL_WRITE, too */
+    POLLCORE_ACCESS_REMOTE_ATOMIC = 8 /**< a region with this right needs POLLCORE_ACCESS_LOCAL_WRITE, too */
 } pollcore_access;
 
-/** Allocates memory for devices. This process's work requests may always read it; `access` says what else they and
- * peers may do. `device` NULL: the only one. */
+/** Allocates memory for devices. This process's work requests may always read the memory. `access` holds the further
+ * rights of these requests and of peers. `device` NULL: the only device. */
 POLLCORE_API pollcore_region* pollcore_allocate(pollcore_attachment* attachment, size_t bytes, uint32_t access,
                                                 const char* device);
 POLLCORE_API void pollcore_free(pollcore_region* region);
@@ -143,29 +145,29 @@ POLLCORE_API uint64_t pollcore_addr(const pollcore_region* region);
 POLLCORE_API uint32_t pollcore_lkey(const pollcore_region* region);
 POLLCORE_API uint32_t pollcore_rkey(const pollcore_region* region);
 
-/** What a queue pair is made with: QueuePairOptions of queue_pair.hpp. */
+/** The options of a queue pair: see QueuePairOptions in queue_pair.hpp. */
 typedef struct pollcore_qp_options {
-    const char* device; /**< NULL: the only one */
+    const char* device; /**< NULL: the only device */
     uint32_t send_depth;
     uint32_t recv_depth;
-    uint32_t sges_max; /**< 0: 1 */
+    uint32_t sges_max; /**< 0 means 1 */
     uint32_t inline_max;
-    uint32_t remote_access; /**< POLLCORE_ACCESS_REMOTE_*: what the peer may do; flow control adds what it needs */
+    uint32_t remote_access; /**< POLLCORE_ACCESS_REMOTE_*: rights of the peer; flow control adds the rights it needs */
     uint32_t flow; /**< a pollcore_flow_control, equal at both ends. With POLLCORE_FLOW_RING this end only sends */
-    uint32_t coalesce_signals; /**< not 0: as QueuePairOptions::coalesce_signals */
+    uint32_t coalesce_signals; /**< not 0: QueuePairOptions::coalesce_signals is set */
 } pollcore_qp_options;
-/** An RC queue pair. */
+/** Makes an RC queue pair. */
 POLLCORE_API pollcore_qp* pollcore_create_qp(pollcore_attachment* attachment, pollcore_session* session,
                                              const pollcore_qp_options* options);
 POLLCORE_API void pollcore_close_qp(pollcore_qp* qp);
 POLLCORE_API pollcore_qp_handle pollcore_handle(const pollcore_qp* qp);
-/** "ADDRESS:PORT" on a verbs device, a name on a software device. */
+/** `address`: "ADDRESS:PORT" on a verbs device, a name on a software device. */
 POLLCORE_API int pollcore_connect(pollcore_qp* qp, const char* address, uint32_t timeout_ms);
 POLLCORE_API int pollcore_disconnect(pollcore_qp* qp);
 /** The queue pair has a new handle afterwards. */
 POLLCORE_API int pollcore_reset(pollcore_qp* qp);
-/** For programs that connect over a channel of their own: pollcore_qp_info gives 48 bytes for the peer, and
- * pollcore_connect_to takes the peer's. */
+/** For programs that exchange connection data over a channel of their own: pollcore_qp_info writes 48 bytes that the
+ * peer needs, and pollcore_connect_to takes the 48 bytes that the peer has sent. */
 enum { POLLCORE_QP_INFO_BYTES = 48 };
 POLLCORE_API int pollcore_qp_info(pollcore_qp* qp, void* info);
 POLLCORE_API int pollcore_connect_to(pollcore_qp* qp, const void* peer_info);
@@ -174,7 +176,7 @@ POLLCORE_API pollcore_listener* pollcore_listen(pollcore_attachment* attachment,
                                                 const char* device);
 POLLCORE_API void pollcore_close_listener(pollcore_listener* listener);
 POLLCORE_API const char* pollcore_listener_address(const pollcore_listener* listener);
-/** NULL, with "" as pollcore_error(), when none came within the time. */
+/** Returns NULL, with "" as pollcore_error(), when no request came within the time. */
 POLLCORE_API pollcore_request* pollcore_next_request(pollcore_listener* listener, uint32_t timeout_ms);
 /** pollcore_accept and pollcore_reject both end the request. */
 POLLCORE_API int pollcore_accept(pollcore_request* request, pollcore_qp* qp, uint32_t timeout_ms);

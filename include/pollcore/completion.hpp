@@ -1,5 +1,5 @@
-// The completion: 32 bytes, two to a cache line, that a worker writes into a session's completion ring; or, by the
-// session's choice, 64 bytes that also say where a datagram came from.
+// A completion, which a worker writes into a session's completion ring. It takes 32 bytes, so a cache line holds two.
+// In a session with wide completions it takes 64 bytes, which also tell where a datagram came from.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 
 namespace pollcore {
 
-/// How a work request ended. Values below 128 are those of `enum ibv_wc_status`, by the same names
-/// (ibv_poll_cq(3)); from 128 on the runtime's own, given to work that no device completed.
+/// How a work request ended. Values below 128 are those of `enum ibv_wc_status`, by the same names (ibv_poll_cq(3)).
+/// Values from 128 on are the runtime's own, for work requests that no device completed.
 enum class Status : std::uint8_t {
     success = 0,
     loc_len_err = 1,
@@ -41,24 +41,25 @@ enum class Status : std::uint8_t {
     tm_err = 22,
     tm_rndv_incomplete = 23,
 
-    post_refused = 128,     ///< the provider took no such work: ibv_post_send or ibv_post_recv failed
-    request_refused = 129,  ///< the worker's own check refused it: stale or foreign handle, bad opcode, a limit
-    qp_closed = 130,        ///< the queue pair was closed before the device completed the work
+    post_refused = 128,     ///< the provider refused the request: ibv_post_send or ibv_post_recv failed
+    request_refused = 129,  ///< refused by the worker's own check: stale or foreign handle, bad opcode, a limit
+    qp_closed = 130,        ///< the queue pair was closed before the device completed the request
     session_closed = 131,
     device_removed = 132,
     daemon_gone = 133,
     srq_closed = 134,        ///< the shared receive queue was closed before a message took the receive
     flow_violation = 135,    ///< the peer's announcement of its receives is impossible: see FlowControl
-    message_too_long = 136,  ///< longer than the peer's receives; nothing was sent, and the queue pair goes on
+    message_too_long = 136,  ///< longer than the peer's receives; nothing was sent, and the queue pair still works
 };
 
-/// The verbs' name, such as "IBV_WC_WR_FLUSH_ERR"; the runtime's own begin with "POLLCORE_".
+/// The verbs' name of a status, such as "IBV_WC_WR_FLUSH_ERR". Names of the runtime's own statuses begin with
+/// "POLLCORE_".
 [[nodiscard]] POLLCORE_API std::string_view status_name(Status status) noexcept;
-/// One sentence in words.
+/// A sentence that describes a status.
 [[nodiscard]] POLLCORE_API std::string_view status_text(Status status) noexcept;
 
-/// What completed. Values of `enum ibv_wc_opcode`; valid on errors too, since the runtime knows what
-/// was posted (the device's own opcode is not read from a failed completion).
+/// The operation that completed, as a value of `enum ibv_wc_opcode`. Valid also when the request failed: the runtime
+/// takes the operation from the request, because a failed work completion has no valid opcode.
 enum class CompletionOpcode : std::uint8_t {
     send = 0,
     rdma_write = 1,
@@ -75,12 +76,12 @@ enum class CompletionOpcode : std::uint8_t {
 enum CompletionFlag : std::uint8_t {
     kWithImm = 1 << 0,    ///< imm_data is valid
     kWithGrh = 1 << 1,    ///< the first kGrhBytes of the buffer hold a GRH (UD)
-    kByRuntime = 1 << 2,  ///< made by the runtime: no device completed this work
+    kByRuntime = 1 << 2,  ///< made by the runtime: no device completed this request
     kFromRecvQueue = 1 << 3,
     kWithInv = 1 << 4,    ///< a receive whose message ended the binding of the window with key `invalidated_rkey`
-    kDatagram = 1 << 5,   ///< received by a UD queue pair: the payload begins at byte kGrhBytes, GRH or not
-    kPooled = 1 << 6,     ///< pool() and buffer() say where the message is; Session::release gives the buffer back
-    kNotInLine = 1 << 7,  ///< internal: the request was marked for an answer in its own line. poll() clears it
+    kDatagram = 1 << 5,   ///< received by a UD queue pair: the payload begins at byte kGrhBytes, even without a GRH
+    kPooled = 1 << 6,     ///< the message is in buffer() of pool(); Session::release gives the buffer back
+    kNotInLine = 1 << 7,  ///< internal, cleared by poll(): this answer did not come in its request's line (D50)
 };
 
 /// The tag of a completion that names a buffer of a receive pool.
@@ -88,27 +89,27 @@ enum CompletionFlag : std::uint8_t {
     return std::uint64_t{pool.index} << 48 | std::uint64_t{pool.generation} << 32 | buffer;
 }
 
-/// Bytes before the payload of each datagram in its receive's buffer (ibv_create_ah_from_wc(3)).
+/// Bytes before the payload of a datagram in the receive buffer (ibv_create_ah_from_wc(3)).
 inline constexpr std::uint32_t kGrhBytes = 40;
 
-/// One completion, as Session::poll gives it.
+/// One completion, as Session::poll returns it.
 struct alignas(32) Completion {
     std::uint64_t tag = 0;  ///< WorkRequest::tag; with kPooled the pool and the buffer: see pool_tag()
-    QpHandle qp{};          ///< the queue pair; none for a receive of a shared receive queue that no message took
-    /// Bytes placed in memory by a receive, read or atomic that succeeded; else 0. As in verbs, a datagram's count
-    /// includes the kGrhBytes before its payload: see payload_length().
+    QpHandle qp{};          ///< the queue pair; invalid if no message took this receive of a shared receive queue
+    /// Bytes that a successful receive, read or atomic placed in memory; else 0. As in verbs, the count for a datagram
+    /// includes the kGrhBytes before the payload: see payload_length().
     std::uint32_t byte_len = 0;
     union {
         std::uint32_t imm_data = 0;      ///< with kWithImm: the peer's number, in host order
         std::uint32_t vendor_err;        ///< on failure: the device's own code
         std::uint32_t invalidated_rkey;  ///< with kWithInv
-        std::uint32_t window_rkey;       ///< bind_mw that succeeded: the key that peers use from now on
+        std::uint32_t window_rkey;       ///< successful bind_mw: the key that peers use from now on
     };
     SrqHandle srq{};  ///< receives: the shared receive queue that the request was submitted to, if any
     Status status = Status::success;
     CompletionOpcode opcode = CompletionOpcode::send;
     std::uint8_t flags = 0;           ///< CompletionFlag bits
-    std::uint8_t sampled_at[4] = {};  ///< internal: low half of a clock in sampled requests, for stage latency
+    std::uint8_t sampled_at[4] = {};  ///< internal: low half of the clock, for stage latency; 0: not measured
     std::uint8_t ring_lap = 0;        ///< internal: written by the ring
 
     [[nodiscard]] constexpr bool ok() const noexcept { return status == Status::success; }
@@ -134,14 +135,16 @@ static_assert(offsetof(Completion, imm_data) == 16 && offsetof(Completion, srq) 
 static_assert(offsetof(Completion, status) == 24 && offsetof(Completion, sampled_at) == 27);
 static_assert(offsetof(Completion, ring_lap) == 31);
 
-/// The second half of a WideCompletion. For a received datagram it says where the datagram came from, as `struct
-/// ibv_wc` does; for anything else, and on failure, those fields are 0.
+/// The second half of a WideCompletion. For a successful receive of a datagram, the fields from src_qp to
+/// dlid_path_bits tell where the datagram came from, as in `struct ibv_wc`. In all other completions these fields are
+/// 0.
 struct alignas(32) CompletionExtension {
-    /// With SessionOptions::device_time: the device's completion time (ibv_wc_read_completion_ts), in ticks of its
-    /// clock. DeviceReport says how long a tick is and which bits count. 0 on failure, since the device then gives no
-    /// time; for messages by write ring, and by rendezvous at both ends, since the runtime completes them itself; and
-    /// in sessions that did not ask. With QueuePairOptions::coalesce_signals a request has the time of the request
-    /// whose CQE it shares, hence 0 if that one failed.
+    /// With SessionOptions::device_time: the device's completion time (ibv_wc_read_completion_ts), in ticks of the
+    /// device's clock. DeviceReport tells how long a tick is and which bits count. The field is 0 if the session
+    /// did not ask for it; if the request failed, because the device then gives no time; and if the runtime completed
+    /// the request itself. The runtime does so for messages by rendezvous, at both ends, and for messages that arrive
+    /// in a write ring. With QueuePairOptions::coalesce_signals a request has the time of the request whose CQE it
+    /// shares, and 0 if that request failed.
     std::uint64_t device_time = 0;
     std::uint32_t reserved = 0;
     std::uint32_t src_qp = 0;  ///< the sender's QP number
@@ -157,7 +160,7 @@ static_assert(sizeof(CompletionExtension) == sizeof(Completion));
 static_assert(offsetof(CompletionExtension, src_qp) == 12 && offsetof(CompletionExtension, sl) == 20);
 static_assert(offsetof(CompletionExtension, more_ring_lap) == 31);
 
-/// 64 bytes, two slots of the ring: for sessions opened with SessionOptions::wide_completions.
+/// A completion of 64 bytes, which takes two slots of the ring. For sessions with SessionOptions::wide_completions.
 struct alignas(64) WideCompletion : Completion, CompletionExtension {};
 static_assert(sizeof(WideCompletion) == 64);
 

@@ -1,20 +1,20 @@
-// The maker of sessions, queue pairs and memory: a Runtime in this process, or an Attachment to a daemon's. Both have
-// these calls, so that a program may use either.
+// A Context makes sessions, queue pairs and memory. It is a Runtime in this process, or an Attachment to the runtime of
+// a daemon. Both have the calls below, so that a program may use either.
 //
-// Thread safety: every call here may be made from any thread, and blocks until it is done. None belongs on a hot path.
+// Thread safety: any thread may make any call here. A call blocks until it is done, so no call belongs on a hot path.
 //
-// Errors: pollcore::Error, whose message says what was tried, on what, and what to do. Error(ETIMEDOUT): the control
-// thread hangs, and did not begin the call within the configuration's hang_limit; nothing was done. Calls and
-// destructors that end something have no such limit. std::bad_alloc: nothing was made, and the call can be repeated
+// Errors: calls throw pollcore::Error. The message names the action, its object and the remedy. Error(ETIMEDOUT): the
+// control thread hangs and has not begun the call within the configuration's hang_limit; the call has no effect. Calls
+// and destructors that end something have no such limit. std::bad_alloc: nothing was made, and the call can be repeated
 // (D29).
 //
-// Ownership: objects made here keep alive what they need, so they may be destroyed in any order. After stop() their
-// calls throw Error(ESHUTDOWN); everything in flight has completed.
+// Ownership: objects made here keep alive the objects that they need, so they may be destroyed in any order. After
+// stop(), all requests in flight have completed, and calls of these objects throw Error(ESHUTDOWN).
 //
-// fork(): objects that the parent has made stay the parent's. In the child every call throws Error(EPERM) at once, and
-// destructors do nothing; the parent's sessions and memory must not be used there. A child may make an Attachment of
-// its own, and a Runtime after exec() (execve(2)): DPDK's EAL shares its memory with the child, so a child of a process
-// that had a Runtime gets Error(EPERM).
+// fork(): objects that the parent has made still belong to the parent. In the child, every call of these objects throws
+// Error(EPERM) at once, and their destructors do nothing. The child must not use the parent's sessions and memory. A
+// child may make an Attachment of its own. It may make a Runtime only after exec() (execve(2)), because DPDK's EAL
+// shares its memory with the child: in a child of a process that had a Runtime, making a Runtime throws Error(EPERM).
 #pragma once
 
 #include <chrono>
@@ -42,7 +42,7 @@ namespace pollcore {
 
 class ControlSide;
 
-/// Makes sessions, queue pairs and memory; see the rules above. A program has a Runtime or an Attachment.
+/// Makes sessions, queue pairs and memory; see the rules above. A program uses a Runtime or an Attachment.
 class POLLCORE_API Context {
 public:
     /// Opens a session for one application thread. Throws Error(EINVAL) for options that are not accepted.
@@ -54,67 +54,69 @@ public:
     /// Throws Error: EINVAL for options that are not accepted, ENOSPC when the session's pool_buffers have no room for
     /// so many buffers.
     [[nodiscard]] ReceivePool create_receive_pool(const ReceivePoolOptions& options);
-    /// Throws as create_receive_pool, and Error(EOPNOTSUPP) where the session's worker may sleep, since nothing would
-    /// wake it for a message.
+    /// Throws as create_receive_pool. Also throws Error(EOPNOTSUPP) if the session's worker may sleep, because nothing
+    /// would wake the worker for a message.
     [[nodiscard]] ReceivePool create_write_ring(const WriteRingOptions& options);
     [[nodiscard]] ProtectionDomain create_protection_domain(const std::string& device = "");
 
-    /// Allocates and registers memory: zeroed, cache-line aligned, on the device's NUMA node, and from hugepages where
-    /// there are any. A peer with its remote key may do what both `access` and QueuePairOptions::remote_access allow.
+    /// Allocates and registers memory: zeroed, cache-line aligned, on the device's NUMA node, and from hugepages if
+    /// there are any. A peer that has the remote key may do the operations that both `access` and
+    /// QueuePairOptions::remote_access allow.
     [[nodiscard]] MemoryRegion allocate(std::size_t bytes, Access access, const std::string& device = "",
                                         const ProtectionDomain* pd = nullptr);
-    /// Registers memory that the program has; it must stay mapped until the region is deregistered.
+    /// Registers memory of the program. The memory must stay mapped until the region is deregistered.
     [[nodiscard]] MemoryRegion register_memory(void* data, std::size_t bytes, Access access,
                                                const std::string& device = "", const ProtectionDomain* pd = nullptr);
-    /// Registers memory with an address of the program's choice for the first byte, `iova` (ibv_reg_mr_iova(3)). Peers
-    /// and work requests use that address; with 0, addresses are offsets. On verbs devices `iova` and `data` must be
+    /// Registers memory under another address (ibv_reg_mr_iova(3)): `iova` is the address by which peers and work
+    /// requests name the first byte. With 0, their addresses are offsets. On verbs devices `iova` and `data` must be
     /// equal modulo the page size.
     [[nodiscard]] MemoryRegion register_memory_at(std::uint64_t iova, void* data, std::size_t bytes, Access access,
                                                   const std::string& device = "", const ProtectionDomain* pd = nullptr);
-    /// A window for queue pairs of the session's worker. Throws Error(EOPNOTSUPP) where the device has no windows of
-    /// the type.
+    /// Makes a window for queue pairs of the session's worker. Throws Error(EOPNOTSUPP) if the device has no windows of
+    /// this type.
     [[nodiscard]] MemoryWindow create_memory_window(const Session& session, WindowType type = WindowType::type_2,
                                                     const std::string& device = "",
                                                     const ProtectionDomain* pd = nullptr);
 
-    /// The way of datagrams to the queue pair that `peer` describes, and to others of its port. Only service level,
-    /// traffic class, flow label and hop limit of `path` count.
+    /// Makes an address handle for datagrams to the queue pair that `peer` describes, and to other queue pairs at the
+    /// same port. This call uses only service level, traffic class, flow label and hop limit of `path`.
     [[nodiscard]] AddressHandle create_address_handle(const QpInfo& peer, const PathAttributes& path = {},
                                                       const std::string& device = "",
                                                       const ProtectionDomain* pd = nullptr);
-    /// The way back to the sender of a datagram, whose queue pair is received.src_qp. `buffer` is the receive's buffer;
-    /// only its first kGrhBytes are read. Throws Error(EINVAL) when the message does not say where it is from.
+    /// Makes an address handle for answers to the sender of a received datagram. The sender's queue pair is
+    /// received.src_qp. `buffer` is the receive's buffer; only its first kGrhBytes bytes are read. Throws Error(EINVAL)
+    /// if these do not tell where the datagram came from.
     [[nodiscard]] AddressHandle create_address_handle(const WideCompletion& received, std::span<const std::byte> buffer,
                                                       const std::string& device = "",
                                                       const ProtectionDomain* pd = nullptr);
 
-    /// Listens at "ADDRESS:PORT" on a verbs device (port 0: any), at a name on a software device.
+    /// Listens at `address`: "ADDRESS:PORT" on a verbs device (port 0: any free port), a name on a software device.
     [[nodiscard]] Listener listen(const std::string& address, const std::string& device = "");
 
-    /// The oldest asynchronous event of a device, after the runtime has reacted to it; nothing when none came within
-    /// the time. At most kEventsMax events wait: the oldest are kept, later ones only counted (Event::lost_after,
-    /// ControlCounters::events_lost). An application may leave events untaken: nothing else depends on them. Unlike
-    /// other calls, this one and poll_event() do not wait for the control thread. When the runtime is stopped they give
-    /// the events that are left, and then throw Error(ESHUTDOWN).
+    /// Returns the oldest asynchronous event, after the runtime has reacted to it. Returns nothing when no event came
+    /// within the time. At most kEventsMax events wait: the oldest are kept, and later events are only counted
+    /// (Event::lost_after, ControlCounters::events_lost). An application need not take events: nothing else depends on
+    /// them. Unlike other calls, next_event() and poll_event() do not wait for the control thread. After the runtime
+    /// was stopped, they return the events that are left, and then throw Error(ESHUTDOWN).
     [[nodiscard]] std::optional<Event> next_event(std::chrono::milliseconds timeout);
     /// next_event() without waiting.
     [[nodiscard]] std::optional<Event> poll_event();
-    /// A descriptor for a program's own poll or epoll, level-triggered: readable while poll_event() has something to
-    /// give, and forever once the runtime is stopped. The runtime owns it, and it lives as long as the runtime. Do not
-    /// read it.
+    /// A descriptor for a program's own poll or epoll, level-triggered. It is readable while poll_event() has an event
+    /// to return, and always after the runtime was stopped. The runtime owns the descriptor, which lives as long as the
+    /// runtime. Do not read it.
     [[nodiscard]] int event_fd() const;
 
     [[nodiscard]] RuntimeReport report() const;
     [[nodiscard]] std::size_t worker_count() const noexcept;
-    /// The counters of a worker. Those of a Runtime go on counting; those of an Attachment are a copy made by this
-    /// call, which the next call for the same worker changes.
+    /// The counters of a worker. A Runtime returns the counters themselves, which go on counting. An Attachment returns
+    /// a copy, which its next call for the same worker changes.
     [[nodiscard]] const WorkerCounters& worker_counters(std::size_t worker) const;
     [[nodiscard]] const ControlCounters& control_counters() const;
-    /// RNR NAKs of a whole device, with all its users; for a verbs device from its hardware counters. Nothing where it
-    /// has no such counters.
+    /// RNR NAKs of a whole device, for all its users. On a verbs device they come from the hardware counters. No value
+    /// if the device has no such counters.
     [[nodiscard]] std::optional<RnrCounts> rnr_counts(const std::string& device = "") const;
 
-    /// False when this was default-constructed or moved from.
+    /// False if this object was default-constructed or moved from.
     [[nodiscard]] bool valid() const noexcept { return control_ != nullptr; }
 
 protected:
@@ -125,7 +127,7 @@ protected:
     ~Context() = default;
 
     [[nodiscard]] const std::shared_ptr<ControlSide>& control_side() const noexcept { return control_; }
-    /// Throws Error(EINVAL) when there is none.
+    /// Throws Error(EINVAL) if this object was default-constructed or moved from, and Error(EPERM) in a forked child.
     [[nodiscard]] POLLCORE_INTERNAL ControlSide& control() const;
 
 private:

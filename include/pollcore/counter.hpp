@@ -6,11 +6,11 @@
 
 namespace pollcore {
 
-/// A count with one writer. Readers may see it a moment late, never torn.
+/// A count with one writer. A reader may get a value that is a moment old, but never a torn one.
 class Counter {
 public:
     void add(std::uint64_t n = 1) noexcept {
-        // Relaxed load and store instead of a locked add: nobody else writes it.
+        // Relaxed load and store instead of a locked add: no other thread writes the count.
         value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
     }
     void raise_to(std::uint64_t n) noexcept {

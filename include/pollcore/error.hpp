@@ -8,8 +8,8 @@
 
 namespace pollcore {
 
-/// A set-up or control call that failed. what() says what was tried, on what, the cause, and, if there is a remedy,
-/// what to do. code() is the cause as an errno value, in std::generic_category, so `e.code() ==
+/// Reports a set-up or control call that failed. what() names the action, its object, the cause and, if there is one,
+/// the remedy. code() is the cause as an errno value in std::generic_category, so `e.code() ==
 /// std::errc::device_or_resource_busy` works.
 class POLLCORE_API Error : public std::system_error {
 public:

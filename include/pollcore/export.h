@@ -1,4 +1,4 @@
-/* What the shared libraries offer to programs; everything else in them is hidden. For C and C++. */
+/* Marks the symbols that the shared libraries export; all other symbols are hidden. For C and C++. */
 #ifndef POLLCORE_EXPORT_H
 #define POLLCORE_EXPORT_H
 

@@ -1,10 +1,11 @@
-/* The flow controls: how a connection keeps its senders from meeting a receiver that is not ready (RNR). Both ends must
- * have the same one. For C and C++. */
+/* The flow controls. A flow control prevents that a connection's sender sends to a receiver that is not ready (RNR).
+ * Both ends of a connection must have the same flow control. For C and C++. */
 #ifndef POLLCORE_FLOW_CONTROL_H
 #define POLLCORE_FLOW_CONTROL_H
 
-/* A row has the name, the name for C, where messages arrive (receives, or write_ring), and the name in sentences. Rows
- * keep their order, since their numbers go over the wire. runtime/README.md says how to add one. */
+/* A row has the name, the name for C, the place where messages arrive (receives or write_ring), and the name in
+ * sentences. Rows must keep their order, because their numbers go over the wire. runtime/README.md explains how to add
+ * a row. */
 /* clang-format off */
 #define POLLCORE_FLOW_CONTROLS(row)               \
     row(off, OFF, receives, "no flow control")    \
@@ -12,21 +13,21 @@
     row(ring, RING, write_ring, "write rings")
 /* clang-format on */
 
-/** What keeps senders back until the receiver is ready.
+/** The method that holds senders back until the receiver is ready.
  *
  * off: only the program's own bytes are on the wire. A send that finds no receive is repeated (rnr_retry).
  *
- * credits: RC only. Each end writes into the other's memory how many receives it has posted, and how long a message
- * they take. A send or a write with immediate waits at the worker until the peer has a receive for it. Everything that
- * the queue pair's sessions submit to it later waits behind it, in order; nobody else waits. Payload and immediate are
- * not touched.
+ * credits: RC only. Each end writes into the other end's memory how many receives it has posted, and the length of the
+ * longest message that these receives take. A send or a write with immediate waits at the worker until the peer has a
+ * receive for it. Later requests to the same queue pair wait behind it, in order. Requests to other queue pairs do not
+ * wait. Payload and immediate data are not changed.
  *
- * ring: RC only. Sends go by RDMA write into a ring in the peer's memory (Context::create_write_ring). The peer's
- * worker finds them by polling that memory, without a receive or a CQ. An end without a ring takes no messages. Sends
- * that the ring has no room for wait as with credits. Unless the peer's device promises the order in which the bytes of
- * a write arrive (ibv_query_qp_data_in_order(3)), Session::try_submit reads the bytes of a send to compute their
- * checksum: the program must be able to read them at the addresses in the request. There are no receives, hence no
- * writes with immediate and no sends that invalidate. */
+ * ring: RC only. A send goes by RDMA write into a ring in the peer's memory (Context::create_write_ring). The peer's
+ * worker finds the message by polling that memory, without a receive or a CQ. An end without a ring takes no messages.
+ * A send for which the ring has no room waits, as with credits. Unless the peer's device promises the order in which
+ * the bytes of a write arrive (ibv_query_qp_data_in_order(3)), Session::try_submit reads the bytes of a send to compute
+ * their checksum. The program must then be able to read these bytes at the addresses in the request. There are no
+ * receives, so writes with immediate and sends that invalidate are not allowed. */
 typedef enum pollcore_flow_control {
 #define POLLCORE_ROW(name, NAME, arrival, text) POLLCORE_FLOW_##NAME,
     POLLCORE_FLOW_CONTROLS(POLLCORE_ROW)

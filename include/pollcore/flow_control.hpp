@@ -1,4 +1,4 @@
-// The flow controls, for C++. flow_control.h has their table, and explains each.
+// The flow controls, for C++. flow_control.h has the table of flow controls, and explains each of them.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ inline constexpr FlowControl kFlowControls[] = {
 #undef POLLCORE_ROW
 };
 
-/// False for a number, written by another process or a peer, that is no flow control.
+/// Whether a number, which another process or a peer may have written, is a flow control.
 [[nodiscard]] constexpr bool is_known(FlowControl kind) noexcept {
     return static_cast<std::size_t>(kind) < std::size(kFlowControls);
 }
@@ -56,10 +56,10 @@ inline constexpr FlowControl kFlowControls[] = {
     return is_known(kind) ? kTexts[static_cast<std::size_t>(kind)] : "an unknown flow control";
 }
 
-/// Where the messages of a connection arrive.
+/// The place where the messages of a connection arrive.
 enum class Arrival : std::uint8_t {
-    receives,    ///< in receives that a session or a receive pool has posted, as without flow control
-    write_ring,  ///< QueuePairOptions::pool is a write ring
+    receives,    ///< receives that a session or a receive pool has posted, as without flow control
+    write_ring,  ///< the write ring that QueuePairOptions::pool names
 };
 [[nodiscard]] constexpr Arrival arrival_of(FlowControl kind) noexcept {
     constexpr Arrival kArrivals[] = {

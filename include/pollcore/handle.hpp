@@ -1,4 +1,4 @@
-// Handles: names of objects in the runtime, as applications and rings carry them.
+// Handles. Applications and rings use them to name objects of the runtime.
 #pragma once
 
 #include <compare>
@@ -6,12 +6,12 @@
 
 namespace pollcore {
 
-/// An opaque name: an index into a table and the generation of the object there. It says nothing about worker or
-/// device. The handle of an object that was closed is recognised as stale and refused.
+/// An opaque name: an index into a table, and the generation of the object at that index. A handle does not contain the
+/// worker or the device. The handle of a closed object is recognised as stale and refused.
 template <class Tag>
 struct Handle {
     std::uint16_t index = 0;
-    std::uint16_t generation = 0;  ///< 0 never names anything
+    std::uint16_t generation = 0;  ///< 0: the handle names no object
 
     [[nodiscard]] constexpr bool valid() const noexcept { return generation != 0; }
     friend constexpr auto operator<=>(const Handle&, const Handle&) noexcept = default;

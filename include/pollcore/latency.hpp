@@ -1,6 +1,6 @@
-// How long work requests took, stage by stage, in a sample of them.
+// How long a sample of the work requests spent in each stage.
 //
-// Thread safety: as said of each.
+// Thread safety: a LatencyCounters has one writer and any number of readers; the other types are plain data.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 namespace pollcore {
 
 /// A histogram of durations, in cycles of the time stamp counter, up to 2^32. Each power of two has four buckets, so a
-/// bucket's bounds are at most a quarter apart. Holds plain counts, as copied from a LatencyCounters.
+/// bucket's upper bound is at most a quarter above its lower bound. Holds plain counts, copied from a LatencyCounters.
 struct LatencyHistogram {
     static constexpr unsigned kSubBits = 2;
     static constexpr std::size_t kBuckets = (32 - kSubBits + 1) << kSubBits;
@@ -40,7 +40,7 @@ struct LatencyHistogram {
         }
         return *this;
     }
-    /// Subtracts an earlier copy: the durations counted since then are left.
+    /// Subtracts an earlier copy. The result has only the durations that were counted since that copy.
     LatencyHistogram& operator-=(const LatencyHistogram& earlier) noexcept {
         for (std::size_t i = 0; i < counts.size(); ++i) {
             counts[i] -= earlier.counts[i];
@@ -55,8 +55,8 @@ struct LatencyHistogram {
         }
         return sum;
     }
-    /// The duration that the part `fraction` (0 to 1) of the samples does not exceed, in cycles. It is the upper bound
-    /// of a bucket, so at most a quarter too much. 0 without samples.
+    /// The duration, in cycles, that `fraction` (0 to 1) of the samples do not exceed. The result is the upper bound of
+    /// a bucket, so it is at most a quarter too high. 0 without samples.
     [[nodiscard]] std::uint64_t percentile(double fraction) const noexcept {
         const auto wanted = static_cast<double>(count()) * fraction;
         std::uint64_t below = 0;
@@ -71,12 +71,13 @@ struct LatencyHistogram {
 };
 static_assert(LatencyHistogram::bucket_of(0xffffffff) == LatencyHistogram::kBuckets - 1);
 
-/// A histogram that is being counted: one thread writes, any thread reads.
+/// A histogram to which one thread adds durations. Any thread may read it.
 struct alignas(kCacheLine) LatencyCounters {
     std::array<Counter, LatencyHistogram::kBuckets> counts;
 
-    /// Counts the time between two readings of the time stamp counter's lower half, less than 2^32 cycles. If `until`
-    /// is a little before `since`, because another CPU's counter is behind, it counts as 0.
+    /// Counts the time from `since` to `until`, two readings of the lower half of the time stamp counter. The time must
+    /// be less than 2^32 cycles. If `until` is a little before `since`, because another CPU's counter is behind, the
+    /// time counts as 0.
     void add(std::uint32_t since, std::uint32_t until) noexcept {
         constexpr std::uint32_t kBehindMost = 1u << 20;
         const std::uint32_t cycles = until - since;
@@ -91,17 +92,21 @@ struct alignas(kCacheLine) LatencyCounters {
     }
 };
 
-/// On average, one send in this many requests of a session is followed on its way.
+/// Each time that a session has submitted this many requests, on average, it follows one of its sends: it measures how
+/// long that send spends in each stage.
 inline constexpr std::uint64_t kLatencySampleEvery = 253;
 
-/// How long the followed requests of a session spend in each stage. From the device on, only one request of a session
-/// is followed at a time, so a slow one keeps others from being counted there.
+/// How long the followed requests of a session spent in each stage. In the stages `device` and `completion_ring`, only
+/// one request of a session is followed at a time. While a slow request is there, other requests are not counted in
+/// these stages.
 struct StageLatency {
-    /// From try_submit until the worker puts the request into its queue pair's chain, waits for flow control included.
+    /// From try_submit until the worker puts the request into its queue pair's chain. Includes the time that the
+    /// request waits for flow control.
     LatencyHistogram submission_ring;
-    /// From the chain until the worker finds the completion; only signaled sends that succeeded.
+    /// From the queue pair's chain until the worker finds the work completion. Only signaled sends that succeeded are
+    /// counted.
     LatencyHistogram device;
-    LatencyHistogram completion_ring;  ///< from the worker until poll() gives the completion
+    LatencyHistogram completion_ring;  ///< from the worker's finding the work completion until poll() returns it
 
     StageLatency& operator+=(const StageLatency& other) noexcept {
         submission_ring += other.submission_ring;

@@ -1,7 +1,7 @@
 // All limits of pollcore in one place, with the relations between them.
 //
-// A limit here is a property of the formats and tables of this library. The device says what it can do (DeviceLimits);
-// the configuration says what an operator allows.
+// These limits follow from the formats and tables of this library. A device has its own limits (DeviceLimits). The
+// configuration has the limits that an operator sets.
 #pragma once
 
 #include <cstddef>
@@ -11,17 +11,17 @@ namespace pollcore {
 
 inline constexpr std::size_t kCacheLine = 64;
 
-/// Queue pairs of one runtime: the index part of a QpHandle.
+/// Queue pairs of one runtime. The index in a QpHandle is less than this.
 inline constexpr std::uint32_t kQpsMax = 65536;
 inline constexpr std::uint32_t kQpsDefault = 1024;
 
-/// Address handles of one runtime: the index part of an AhHandle.
+/// Address handles of one runtime. The index in an AhHandle is less than this.
 inline constexpr std::uint32_t kAhsMax = 65536;
 
-/// Shared receive queues of one runtime: each session has a record of every one.
+/// Shared receive queues of one runtime. The memory block of each session has a record for each of them.
 inline constexpr std::uint32_t kSrqsMax = 256;
 
-/// Receive pools of one runtime, and buffers of one of them.
+/// Receive pools of one runtime; buffers of one pool; bytes of one buffer.
 inline constexpr std::uint32_t kReceivePoolsMax = 256;
 inline constexpr std::uint32_t kPoolBuffersMax = 1u << 20;
 inline constexpr std::uint32_t kPoolBufferBytesMax = 1u << 30;
@@ -53,7 +53,8 @@ static_assert(kQueueDepthMax <= (1u << 24) / 2, "a position in flight must be un
 /// Objects of each kind that attached processes may have together: memory regions, memory windows, address handles,
 /// protection domains.
 inline constexpr std::uint32_t kObjectsMax = 65536;
-/// Memory windows of one runtime, and regions that windows may be bound to: the index parts of their handles.
+/// Memory windows of one runtime, and regions that windows may be bound to. The index in a MwHandle or MrHandle is less
+/// than this.
 inline constexpr std::uint32_t kMemoryWindowsMax = kObjectsMax;
 inline constexpr std::uint32_t kBindableRegionsMax = kObjectsMax;
 
@@ -63,29 +64,31 @@ inline constexpr std::uint32_t kSgesMax = 32;
 /// Inline bytes of one work request. A device may allow fewer.
 inline constexpr std::uint32_t kInlineMax = 1024;
 
-/// Work requests or completions that one drain of a step may take.
+/// Work requests that a worker may take from one session, or post to one queue pair, in one step; also work completions
+/// that it may take from one CQ in one step.
 inline constexpr std::uint32_t kBurstMax = 256;
 inline constexpr std::uint32_t kBurstDefault = 32;
 
-/// Entries that a configuration may ask of a CQ. The device says how many it really has (max_cqe).
+/// Entries of a CQ that a configuration may ask for. The device has its own limit (max_cqe).
 inline constexpr std::uint32_t kCqDepthMin = 16;
 inline constexpr std::uint32_t kCqDepthMax = 1u << 22;
 
-/// Connection requests that wait at a listener; those beyond are rejected (ControlCounters::requests_refused).
+/// Connection requests that may wait at a listener. Further requests are rejected (ControlCounters::requests_refused).
 inline constexpr std::size_t kListenerBacklogMax = 128;
 
-/// Asynchronous events that wait for the application. Those that find no room are counted (Event::lost_after).
+/// Asynchronous events that may wait for the application. Further events are dropped and counted (Event::lost_after).
 inline constexpr std::size_t kEventsMax = 1024;
 
-/// Characters of a name in the configuration. The kernel's device names have as many (IBV_SYSFS_NAME_MAX - 1).
+/// Characters of a name in the configuration. The kernel has the same limit for device names (IBV_SYSFS_NAME_MAX - 1).
 inline constexpr std::size_t kNameLengthMax = 63;
 
 /// Lines of a write ring.
 inline constexpr std::uint32_t kRingLinesMin = 64;
 inline constexpr std::uint32_t kRingLinesMax = 1u << 24;
-/// Bytes that follow a message in a write ring, at the end of its last line.
+/// Bytes that the runtime writes behind a message in a write ring. They fill the end of the message's last cache line.
 inline constexpr std::uint32_t kRecordTail = 24;
-/// A message of `length` bytes is written to a write ring as record_bytes(), at the end of record_lines() cache lines.
+/// A message of `length` bytes takes record_lines() cache lines of a write ring. Only the last record_bytes() bytes of
+/// these lines are written.
 [[nodiscard]] constexpr std::uint32_t record_bytes(std::uint32_t length) noexcept {
     return (length + 7) / 8 * 8 + kRecordTail;
 }
@@ -93,9 +96,10 @@ inline constexpr std::uint32_t kRecordTail = 24;
     return (length + kRecordTail + kCacheLine - 1) / kCacheLine;
 }
 
-/// Private data that a user may send along with a connection. rdma_cm over RoCE carries 56 bytes in
-/// a request, 196 in a reply and 148 in a rejection (rdma_connect(3)). Four of them hold the true length, since the
-/// network may pad the data with zeros. With flow control, twelve more hold the place of the control block.
+/// Private data that a user may send along with a connection. rdma_cm over RoCE carries 56 bytes in a request, 196 in a
+/// reply and 148 in a rejection (rdma_connect(3)). Four of these bytes hold the true length of the data, because the
+/// network may pad the data with zeros. With flow control, twelve more bytes hold the address and the remote key of the
+/// control block.
 inline constexpr std::size_t kPrivateDataHeader = 4;
 inline constexpr std::size_t kPrivateDataFlow = 12;
 static_assert(kPrivateDataHeader + kPrivateDataFlow <= 24);

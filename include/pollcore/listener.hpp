@@ -36,8 +36,8 @@ public:
     /// The flow control that the accepting queue pair must have.
     [[nodiscard]] FlowControl flow() const noexcept { return flow_.kind; }
 
-    /// Connects `qp` to the peer and ends the request. Returns when the peer knows. A receive may complete earlier,
-    /// since the peer may send as soon as it knows.
+    /// Connects `qp` to the peer and ends the request. Returns when the peer knows that it is connected. A receive may
+    /// complete before this call returns, because the peer may send at once.
     void accept(QueuePair& qp, const ConnectOptions& options = {});
     /// Refuses the connection, sends `private_data` (at most kRejectPrivateDataMax bytes) and ends the request.
     void reject(const std::vector<std::byte>& private_data = {});
@@ -61,11 +61,12 @@ public:
     Listener(Listener&& other) noexcept;
     Listener& operator=(Listener&& other) noexcept;
 
-    /// The address that it listens at, with the port that was chosen for ":0".
+    /// The address of this listener. If ":0" was asked for, the address has the port that was chosen.
     [[nodiscard]] const std::string& address() const noexcept { return address_; }
-    /// The next connection request; nothing when none came within the time. At most kListenerBacklogMax requests wait;
-    /// one whose peer gives up is dropped. Throws Error(ESHUTDOWN) when the listener was closed or the runtime stopped.
-    /// In an attached process, throws Error(EDQUOT) when the process holds 64 requests that it has not answered.
+    /// Returns the next connection request, or nothing when no request came within the time. At most
+    /// kListenerBacklogMax requests wait. A waiting request whose peer gives up is dropped. Throws Error(ESHUTDOWN)
+    /// when the listener was closed or the runtime stopped. In an attached process, throws Error(EDQUOT) when the
+    /// process holds 64 requests that it has not answered.
     [[nodiscard]] std::optional<ConnectionRequest> next_request(std::chrono::milliseconds timeout);
 
 private:

@@ -1,7 +1,7 @@
 // Memory that devices may read and write.
 //
-// Thread safety: control calls; from any thread, one at a time per object. Reading data() and the keys needs
-// no care.
+// Thread safety: any thread may make the control calls, one at a time per object. data() and the keys may be read at
+// any time.
 #pragma once
 
 #include <cstddef>
@@ -23,19 +23,19 @@ struct Access {
     bool remote_read = false;
     bool remote_write = false;   ///< needs local_write
     bool remote_atomic = false;  ///< needs local_write
-    bool window_bind = false;    ///< memory windows may be bound to it (IBV_ACCESS_MW_BIND)
-    /// A device that supports it may write a peer's bytes in another order than they arrive
-    /// (IBV_ACCESS_RELAXED_ORDERING). A completion still means that all of its bytes are written. Do not poll such
-    /// memory for the end of a message.
+    bool window_bind = false;    ///< memory windows may be bound to the region (IBV_ACCESS_MW_BIND)
+    /// A device that supports this right may write a peer's bytes to memory in another order than they arrive
+    /// (IBV_ACCESS_RELAXED_ORDERING). A completion still means that all bytes of its message are written. Do not poll
+    /// such memory for the end of a message.
     bool relaxed_ordering = false;
 
     /// The device may write; peers have no access through the remote key.
     [[nodiscard]] static constexpr Access local() noexcept { return {}; }
-    /// Also remote reads, writes and atomics.
+    /// The device may write, and peers may use remote reads, writes and atomics.
     [[nodiscard]] static constexpr Access all() noexcept { return {true, true, true, true}; }
 };
 
-/// A protection domain: a QP reaches only regions of its own domain. Each device has a default one.
+/// A protection domain: a QP reaches only regions of its own domain. Each device has a default domain.
 class POLLCORE_API ProtectionDomain {
 public:
     ProtectionDomain() = default;
@@ -51,14 +51,14 @@ private:
     std::uint32_t id_ = 0;
 };
 
-/// A registered range of memory. Owns the registration, and the memory too if Context::allocate made it.
+/// A registered range of memory. Owns the registration. Also owns the memory, if Context::allocate made it.
 class POLLCORE_API MemoryRegion {
 public:
     MemoryRegion() = default;
     /// Made by Context.
     POLLCORE_INTERNAL MemoryRegion(std::shared_ptr<ControlSide> control, const RegionInfo& info) noexcept;
     [[nodiscard]] POLLCORE_INTERNAL std::uint64_t id() const noexcept { return id_; }
-    /// Called by Context when a pool takes the region over: the pool ends it.
+    /// Called by Context when a pool takes over the region: from then on the pool ends the region.
     POLLCORE_INTERNAL void give_away() noexcept { control_.reset(); }
     ~MemoryRegion();
     MemoryRegion(MemoryRegion&& other) noexcept;
@@ -67,18 +67,18 @@ public:
     [[nodiscard]] std::byte* data() const noexcept { return data_; }
     [[nodiscard]] std::size_t size() const noexcept { return size_; }
     [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data_, size_}; }
-    /// The address of the first byte for work requests and peers: data(), or the iova that it was registered with.
+    /// The address of the first byte for work requests and peers: data(), or the iova of the registration.
     [[nodiscard]] std::uint64_t addr() const noexcept { return iova_; }
     [[nodiscard]] std::uint32_t lkey() const noexcept { return lkey_; }
     [[nodiscard]] std::uint32_t rkey() const noexcept { return rkey_; }
-    /// Names the region in a bind (WindowBind). Not valid unless it was registered with Access::window_bind.
+    /// Names the region in a bind (WindowBind). Not valid unless the region was registered with Access::window_bind.
     [[nodiscard]] MrHandle handle() const noexcept { return handle_; }
     [[nodiscard]] bool valid() const noexcept { return control_ != nullptr; }
 
-    /// Ends the registration and, if the runtime allocated it, the memory. Throws Error(EBUSY) while submitted work
-    /// requests name this region. While windows are bound to it, throws the device's error (EBUSY, or EINVAL on
-    /// Soft-RoCE). When it throws, nothing has changed. The destructor does the same, except that it leaves a region in
-    /// use to the runtime, which ends it when it stops.
+    /// Ends the registration, and frees the memory if the runtime allocated it. Throws Error(EBUSY) while submitted
+    /// work requests name this region. While windows are bound to the region, throws the device's error (EBUSY, or
+    /// EINVAL on Soft-RoCE). When this call throws, nothing has changed. The destructor does the same, but leaves a
+    /// region that is in use to the runtime, which ends the region when the runtime stops.
     void deregister();
 
 private:
@@ -94,12 +94,15 @@ private:
 
 /// Values of `enum ibv_mw_type` (ibv_alloc_mw(3)).
 enum class WindowType : std::uint8_t {
-    type_1 = 1,  ///< for all queue pairs of its protection domain; each bind moves it
-    type_2 = 2,  ///< for the queue pair that it is bound on, until it is invalidated; the program chooses its keys
+    type_1 = 1,  ///< usable by all queue pairs of its protection domain; each bind moves the window
+    /// Usable only by the queue pair that the window is bound on, until the window is invalidated. The program chooses
+    /// the lowest byte of the key.
+    type_2 = 2,
 };
 
-/// A memory window: a part of a region with a key of its own, which work requests bind and end (Opcode::bind_mw,
-/// local_inv, send_with_inv) without a control call. Belongs to a protection domain and to one worker's queue pairs.
+/// A memory window opens a part of a region to peers, under a key of its own. Work requests bind the window and end the
+/// binding (Opcode::bind_mw, local_inv, send_with_inv), without a control call. A window belongs to a protection
+/// domain, and only queue pairs of one worker may use it.
 class POLLCORE_API MemoryWindow {
 public:
     MemoryWindow() = default;
@@ -112,17 +115,19 @@ public:
     /// Names the window in a bind (WindowBind).
     [[nodiscard]] MwHandle handle() const noexcept { return handle_; }
     [[nodiscard]] WindowType type() const noexcept { return type_; }
-    /// The key after the last bind that completed. The next bind changes it to next_rkey() of this key, or, for type 2,
-    /// to the key that the bind asks for. When a queue pair is closed, a type 2 window whose last bind was on it opens
-    /// nothing any more and gets another key, which differs in all bytes. So does a window of either type whose bind
-    /// was flushed, or had not completed, when its queue pair was closed (D25). A control call; the completion of a
-    /// bind has the key, too (Completion::window_rkey).
+    /// The key after the last bind that completed. The next bind changes the key to next_rkey() of this key or, for
+    /// type 2, to the key that the bind asks for. This is a control call; the completion of a bind has the new key, too
+    /// (Completion::window_rkey).
+    ///
+    /// When a queue pair is closed, two kinds of windows get another key, which differs in all bytes; the old key opens
+    /// nothing any more (D25). The first kind is a type 2 window whose last bind was on that queue pair. The second
+    /// kind is a window of either type with a bind on that queue pair that was flushed or had not completed.
     [[nodiscard]] std::uint32_t rkey() const;
     [[nodiscard]] bool valid() const noexcept { return control_ != nullptr; }
 
-    /// Ends the window: its key opens nothing any more. Throws Error(EBUSY), and changes nothing, while binds of it are
-    /// in flight. The destructor does the same, except that it leaves such a window to the runtime, which ends it when
-    /// it stops.
+    /// Ends the window: its key opens nothing any more. Throws Error(EBUSY), and changes nothing, while binds of the
+    /// window are in flight. The destructor does the same, but leaves a window with binds in flight to the runtime,
+    /// which ends the window when the runtime stops.
     void deallocate();
 
 private:

@@ -1,8 +1,8 @@
 // Memory that shares no cache line with anything else.
 //
-// A small array from the ordinary heap may share a line with an object that another thread writes all the time; each
-// access then waits for that thread's core. An array that one side of a ring uses for each request is therefore kept in
-// whole lines of its own (D11).
+// A small array from the ordinary heap may share a cache line with an object that another thread writes all the time.
+// Each access to the array then waits for that thread's core. So an array that one side of a ring uses for each request
+// has whole cache lines to itself (D11).
 //
 // Thread safety: that of std::vector.
 #pragma once
@@ -44,11 +44,12 @@ private:
     }
 };
 
-/// A vector whose elements lie on cache lines of their own.
+/// A vector whose array shares no cache line with anything else.
 template <class T>
 using OwnLines = std::vector<T, OwnLinesAllocator<T>>;
 
-/// Frees an OwnLinesArray. That is only a pointer, for objects that have to be small: its maker knows the length.
+/// Frees an OwnLinesArray. Such an array is only a pointer, so that the object that has it stays small. It does not
+/// store its length.
 struct OwnLinesDeleter {
     void operator()(void* memory) const noexcept { ::operator delete (memory, std::align_val_t{kCacheLine}); }
 };
@@ -58,7 +59,7 @@ using OwnLinesArray = std::unique_ptr<T[], OwnLinesDeleter>;
 /// Makes `n` value-initialized elements.
 template <class T>
 [[nodiscard]] OwnLinesArray<T> make_own_lines(std::size_t n) {
-    static_assert(std::is_trivially_destructible_v<T>, "nobody knows how many there are");
+    static_assert(std::is_trivially_destructible_v<T>, "the deleter does not know how many elements there are");
     T* memory = OwnLinesAllocator<T>().allocate(n);
     std::uninitialized_value_construct_n(memory, n);
     return OwnLinesArray<T>(memory);

@@ -1,8 +1,8 @@
-// A receive pool: equal buffers of registered memory, with which a worker keeps receive queues filled.
+// A receive pool: registered buffers of equal size, which a worker posts to keep receive queues filled.
 //
 //     #include <pollcore/runtime.hpp>
 //
-//     // Gives each message that has come to `use`, and its buffer back.
+//     // Calls `use` for each message that was received, and gives the message's buffer back.
 //     template <class Use>
 //     void take(pollcore::Session& session, pollcore::ReceivePool& pool, Use use) {
 //         pollcore::Completion completion;
@@ -14,28 +14,28 @@
 //         }
 //     }
 //
-// The worker posts the receives of the queue pairs and shared receive queues that name the pool, and posts new ones,
-// several with one doorbell, when few are left. The application posts none. Each message completes a receive. Its
-// completion (kPooled) names the buffer, which belongs to the application until Session::release. Buffers may be
-// released in any order.
+// The worker posts the receives of the queue pairs and shared receive queues that name the pool; the application posts
+// none. When few receives are left, the worker posts new ones, several with one doorbell. Each message completes a
+// receive. The completion (kPooled) names the buffer, which belongs to the application until Session::release. Buffers
+// may be released in any order.
 //
-// When such a queue pair fails or is closed, its receives go back to the pool without completions, except for one. This
-// last completion has the status that ended the queue pair, and a buffer without a message, which is released as any
-// other. If the application holds all buffers of the queue pair's share, the last completion comes after one is
-// released, unless the queue pair is reset or closed before. A queue pair on a shared receive queue has no such
-// completion.
+// When a queue pair that names the pool fails or is closed, its receives go back to the pool without completions,
+// except for one. This last completion has the status that ended the queue pair, and names a buffer without a message.
+// The application releases this buffer like any other. If the application holds all buffers of the queue pair's share,
+// the last completion comes after a buffer is released. It does not come if the queue pair is reset or closed before
+// that. A queue pair on a shared receive queue has no such last completion.
 //
-// A queue pair holds no more than its share of the buffers, posted or with the application. So a queue pair whose
-// buffers are never released stops receiving, and others do not notice.
+// A queue pair has at most its share of the buffers, whether they are posted or held by the application. So if the
+// buffers of a queue pair are never released, that queue pair stops receiving, and other queue pairs are not affected.
 //
-// A write ring is a pool whose messages arrive without receives (FlowControl::ring): the peer writes them into the ring
-// one after the other, each in as much room as it needs. What is said here of buffers holds for its messages, with two
-// differences: a write ring has one queue pair at a time, and a message that is not released also keeps the room of the
-// messages behind it.
+// A write ring is a pool whose messages arrive without receives (FlowControl::ring). The peer writes them into the ring
+// one after the other, and each message takes only the room that it needs. The rules for buffers hold for the messages
+// of a write ring, too, with two differences: a write ring has one queue pair at a time, and a message that is not
+// released also keeps the room of the messages behind it.
 //
-// Thread safety: control calls; from any thread. message(), buffer(), counters() and held() may be called at any time.
-// Ownership: the pool owns the memory and keeps it until the pool is closed, even if its session or the runtime ends
-// before.
+// Thread safety: any thread may make the control calls. message(), buffer(), counters() and held() may be called at any
+// time.
+// Ownership: the pool owns the memory until the pool is closed, even if its session or the runtime ends before that.
 #pragma once
 
 #include <cstddef>
@@ -59,24 +59,26 @@ struct PoolInfo;
 struct PoolSpec;
 class Session;
 
-/// What a receive pool is made of.
+/// The options of a receive pool.
 struct ReceivePoolOptions {
-    std::string device{};                  ///< name from the configuration; empty: the only one
-    const ProtectionDomain* pd = nullptr;  ///< protection domain of its queue pairs; null: the device's default
-    /// Gets the messages and releases the buffers. Its SessionOptions::pool_buffers must have room for all its pools.
+    std::string device{};                  ///< name from the configuration; empty: the only device
+    const ProtectionDomain* pd = nullptr;  ///< protection domain of its queue pairs; null: the device's default domain
+    /// The session that gets the messages and releases the buffers. The session's SessionOptions::pool_buffers must
+    /// have room for the buffers of all its pools.
     Session* session = nullptr;
     std::uint32_t buffers = 256;
-    std::uint32_t buffer_bytes = 4096;  ///< the longest message; for datagrams 40 bytes less (kGrhBytes)
+    std::uint32_t buffer_bytes = 4096;  ///< bytes of the longest message; a datagram may have 40 fewer (kGrhBytes)
 };
 
-/// What a write ring is made of.
+/// The options of a write ring.
 struct WriteRingOptions {
-    std::string device{};                  ///< name from the configuration; empty: the only one
-    const ProtectionDomain* pd = nullptr;  ///< protection domain of its queue pair; null: the device's default
-    /// Gets the messages and releases them. Its SessionOptions::pool_buffers must have room for `messages` + 1 for each
-    /// ring.
+    std::string device{};                  ///< name from the configuration; empty: the only device
+    const ProtectionDomain* pd = nullptr;  ///< protection domain of its queue pair; null: the device's default domain
+    /// The session that gets the messages and releases them. The session's SessionOptions::pool_buffers must have room
+    /// for `messages` + 1 of each of its rings.
     Session* session = nullptr;
-    /// A power of two, from 4 KiB to 1 GiB. The longest message, with 24 bytes of the runtime's, takes a quarter of it.
+    /// A power of two, from 4 KiB to 1 GiB. The longest message, together with 24 bytes that the runtime adds, takes a
+    /// quarter of the ring.
     std::uint32_t bytes = 1u << 20;
     std::uint32_t messages = 256;  ///< messages that the application may hold unreleased; others wait in the ring
 };
@@ -84,8 +86,8 @@ struct WriteRingOptions {
 /// A buffer that the application has not released.
 struct HeldBuffer {
     std::uint32_t buffer = 0;
-    QpHandle qp{};            ///< the queue pair that received the message
-    std::uint32_t later = 0;  ///< messages that the pool has delivered since then
+    QpHandle qp{};            ///< the queue pair that received the buffer's message
+    std::uint32_t later = 0;  ///< number of messages that the pool has delivered after this buffer's message
 };
 
 /// A receive pool or write ring. Move-only. QueuePairOptions::pool and SharedReceiveQueueOptions::pool name it.
@@ -101,7 +103,7 @@ public:
 
     [[nodiscard]] PoolHandle handle() const noexcept { return handle_; }
     [[nodiscard]] bool valid() const noexcept { return control_ != nullptr; }
-    /// Number of buffers; for a write ring, of messages that the application may hold.
+    /// The number of buffers. For a write ring, the number of messages that the application may hold.
     [[nodiscard]] std::uint32_t buffers() const noexcept { return buffers_; }
     /// The longest message, in bytes.
     [[nodiscard]] std::uint32_t buffer_bytes() const noexcept { return buffer_bytes_; }
@@ -109,8 +111,8 @@ public:
     [[nodiscard]] std::span<std::byte> buffer(std::uint32_t index) const noexcept {
         return ring_ ? std::span<std::byte>{} : std::span(data_ + std::size_t{index} * stride_, buffer_bytes_);
     }
-    /// The message of a completion; empty when the completion failed or is of another pool. In a write ring it begins
-    /// at a multiple of 8.
+    /// The message of a completion; empty if the completion failed or belongs to another pool. A message in a write
+    /// ring begins at an offset that is a multiple of 8.
     [[nodiscard]] std::span<std::byte> message(const Completion& completion) const noexcept {
         if (!completion.ok() || !completion.pooled() || completion.pool() != handle_) {
             return {};
@@ -123,13 +125,14 @@ public:
     }
 
     [[nodiscard]] const ReceivePoolCounters& counters() const noexcept { return *counters_; }
-    /// The buffers that the application holds now. A buffer that was forgotten has a large HeldBuffer::later.
+    /// The buffers that the application holds now. A large HeldBuffer::later is a sign of a buffer that the application
+    /// forgot to release.
     [[nodiscard]] std::vector<HeldBuffer> held() const;
 
-    /// Ends the pool and its memory, including the buffers that the application holds. Its places among the session's
-    /// pool_buffers become free when the session has polled its last completion and then submits or releases something.
-    /// Throws Error(EBUSY), and changes nothing, while queue pairs or shared receive queues use the pool. The
-    /// destructor does the same, except that it leaves a pool in use to the runtime.
+    /// Ends the pool and its memory, including the buffers that the application holds. The pool's places among the
+    /// session's pool_buffers become free later: when the session has polled the last completion of the pool, and has
+    /// then submitted or released something. Throws Error(EBUSY), and changes nothing, while queue pairs or shared
+    /// receive queues use the pool. The destructor does the same, but leaves a pool that is in use to the runtime.
     void close();
 
 private:

@@ -1,4 +1,4 @@
-// What a runtime found and decided at its start.
+// A report on the devices and memory that a runtime found at its start, and on its choices.
 #pragma once
 
 #include <cstdint>
@@ -15,24 +15,24 @@ struct DeviceReport {
     std::uint32_t qp_depth_max = 0;
     std::uint32_t cqes_max = 0;
     std::uint32_t sges_max = 0;
-    bool extended_cqs = false;  ///< its CQs can be polled by ibv_start_poll
-    // Support for memory windows. Without it, making a window fails and the opcodes are refused.
+    bool extended_cqs = false;  ///< the device's CQs can be polled by ibv_start_poll
+    // Support for memory windows. Without support, making a window fails and the opcodes for windows are refused.
     bool memory_windows_1 = false;
     bool memory_windows_2 = false;
     bool invalidation = false;  ///< local_inv and send_with_inv
-    // Completions may have the device's time stamps (SessionOptions::device_time). From `earlier` to `later`, two time
-    // stamps, it is ((later - earlier) & completion_timestamp_mask) / double(hca_core_clock_khz) milliseconds. The
-    // clock is the device's own; only ibv_query_rt_values_ex(3) relates it to the host's clock. A software device uses
-    // std::chrono::steady_clock.
+    // Completions may have the device's time stamps (SessionOptions::device_time). The time from a time stamp `earlier`
+    // to a time stamp `later` is ((later - earlier) & completion_timestamp_mask) / double(hca_core_clock_khz)
+    // milliseconds. The clock is the device's own. Only ibv_query_rt_values_ex(3) relates it to the host's clock. A
+    // software device uses std::chrono::steady_clock.
     std::uint64_t completion_timestamp_mask = 0;  ///< which bits of a time stamp count; 0: there are no time stamps
-    std::uint64_t hca_core_clock_khz = 0;         ///< 0: the device does not say
+    std::uint64_t hca_core_clock_khz = 0;         ///< 0: the device does not report its frequency
 };
 /// The result of Context::report().
 struct RuntimeReport {
     std::vector<DeviceReport> devices;
     bool hugepages = false;
-    std::string memory;  ///< in words: which memory the rings are in, and how to get better memory
-    std::string eal;     ///< in words: whether the runtime or the host program set up EAL
+    std::string memory;  ///< a sentence on the kind of memory that the rings are in, and on how to get better memory
+    std::string eal;     ///< a sentence that tells whether the runtime or the host program set up EAL
 };
 
 }  // namespace pollcore

@@ -1,8 +1,8 @@
-// The runtime, embedded in a program: devices, workers, and everything that is set up before data flows.
+// The runtime, embedded in a program: devices, workers, and the calls that set up everything before data flows.
 //
 //     #include <pollcore/runtime.hpp>
 //
-//     // Sends 64 bytes to whoever listens at an address, and says what became of it.
+//     // Sends 64 bytes to the listener at an address, and returns the status of the send.
 //     pollcore::Status send_to(const char* address) {
 //         pollcore::Runtime runtime(pollcore::load_config("app.toml"));
 //         pollcore::Session session = runtime.open_session();
@@ -43,33 +43,34 @@ class RuntimeState;
 /// A Context whose workers and devices are in this process. Move-only.
 class POLLCORE_API Runtime : public Context {
 public:
-    /// Opens the devices and starts the workers. Throws ConfigError, and Error: EBUSY when another runtime of this
-    /// user, or the machine's daemon, has the core of a worker, unless config.share_cores (D31). stop() gives the cores
-    /// up. The first Runtime of a process starts EAL and sets RUNTIME_DIRECTORY while it does so: other threads may
-    /// read the environment meanwhile, but not change it.
+    /// Opens the devices and starts the workers. Throws ConfigError or Error. Unless config.share_cores is set, the
+    /// error is EBUSY when another runtime of this user, or the machine's daemon, has the core of a worker (D31).
+    /// stop() frees the cores. The first Runtime of a process starts EAL. During that start it sets the environment
+    /// variable RUNTIME_DIRECTORY, so other threads may read the environment, but must not change it.
     explicit Runtime(const Config& config);
-    /// Runs on another platform than this machine's threads, clock and memory (D30), as the simulation does. For
-    /// programs built against pollcore's sources. Null: this machine.
+    /// Uses `platform` in place of this machine's threads, clock and memory (D30), as the simulation does. For programs
+    /// built against pollcore's sources. Null: this machine.
     POLLCORE_INTERNAL Runtime(const Config& config, std::unique_ptr<Platform> platform);
     ~Runtime();
     Runtime(Runtime&&) noexcept;
     Runtime& operator=(Runtime&&) noexcept;
 
-    /// Closes every queue pair and session, which completes everything in flight, stops the workers and closes the
-    /// devices. False when draining was cut short by the configuration's drain_timeout, which all queue pairs share:
-    /// see QueuePair::close for the report. The destructor does this, too. It waits for the control thread without a
-    /// limit.
+    /// Closes every queue pair and session, so that every request in flight completes. Then stops the workers and
+    /// closes the devices. Returns false when the configuration's drain_timeout cut draining short. This timeout counts
+    /// for all queue pairs together; QueuePair::close describes the report. This call waits for the control thread
+    /// without a limit. The destructor does the same as this call.
     bool stop();
 
     [[nodiscard]] const Config& config() const noexcept;
     /// Kernel thread id of a worker, for /proc.
     [[nodiscard]] int worker_thread_id(std::size_t worker) const;
-    /// Whether the workers and the control thread make progress. Waits for none of them, so it answers even while they
-    /// hang (D33).
+    /// Whether the workers and the control thread make progress. This call waits for none of these threads, so it
+    /// returns even while they hang (D33).
     [[nodiscard]] Health health() const;
     /// Counts a hang that health() has shown (ControlCounters::hangs). Only one thread may call this.
     void count_hang() noexcept;
-    /// The opened device, for programs that use plain verbs beside the runtime. Only one thread at a time may call it.
+    /// The opened device, for programs that use plain verbs beside the runtime. Only one thread at a time may make this
+    /// call.
     [[nodiscard]] Device& device(const std::string& name = "");
 
     /// For AttachServer.

@@ -1,7 +1,7 @@
 // Points where another thread can see this thread's half-done work.
 //
-// In a program they do nothing. The simulation, which runs all threads in one and compiles the same sources with
-// POLLCORE_SIMULATED, lets other threads run there (D30).
+// In a normal build these points do nothing. The simulation compiles the same sources with POLLCORE_SIMULATED. It runs
+// all threads of the program as fibers of one thread, and may switch to another fiber at such a point (D30).
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 namespace pollcore {
 
 enum class SchedulePoint : std::uint8_t {
-    publish,  ///< slots are written but not published
+    publish,  ///< slots are written but not published, or an answer is about to be written
     take,     ///< a slot was seen to be ready but not read
     release,  ///< slots were read but not given back
-    expect,   ///< a thread has nothing to do but has not yet said that it sleeps
-    arm,      ///< the thread has said that it sleeps, but its wake-up is not armed
-    look,     ///< its wake-up is armed, but it has not looked once more
-    wake,     ///< something was brought to a thread, but nobody has looked whether it sleeps
+    expect,   ///< a thread has nothing to do, but has not yet announced that it will sleep
+    arm,      ///< a thread has announced that it will sleep, but has not yet armed its wake-up
+    look,     ///< a thread has armed its wake-up, but has not yet looked for work once more
+    wake,     ///< a thread has published work for another, but has not yet checked whether the other sleeps
 };
 
 #ifdef POLLCORE_SIMULATED

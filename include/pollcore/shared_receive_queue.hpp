@@ -1,15 +1,17 @@
-// A shared receive queue: receives that several queue pairs take as their messages come.
+// A shared receive queue holds receives for several queue pairs. Each message of these queue pairs takes a receive from
+// it.
 //
-// Thread safety: control calls; from any thread.
+// Thread safety: any thread may make the control calls.
 //
-// The queue belongs to one session, which submits its receives, as Opcode::srq_recv with WorkRequest::srq, and gets all
-// their completions. Completion::qp says which queue pair took the receive, and Completion::srq names the queue.
-// Receives are taken in the order of submission and complete in any order.
+// The queue belongs to one session. This session submits the receives, as Opcode::srq_recv with WorkRequest::srq, and
+// gets all their completions. Completion::qp names the queue pair that took the receive, and Completion::srq names the
+// queue. Receives are taken in the order of submission and complete in any order.
 //
-// Who owns a buffer: the application before the receive is accepted and after its completion. A receive that no message
-// took stays in the queue when queue pairs are closed or fail, and completes with Status::srq_closed when the queue is
-// closed. A receive that a queue pair had taken completes when that queue pair fails. When the device is lost, all
-// complete with Status::device_removed; the queue then takes no more receives (stale_handle) and can only be closed.
+// Who owns a buffer: the application owns it before the receive is accepted and after the receive's completion. If
+// queue pairs are closed or fail, a receive that no message took stays in the queue. It completes with
+// Status::srq_closed when the queue is closed. A receive that a queue pair had taken completes when that queue pair
+// fails. When the device is lost, all receives complete with Status::device_removed. The queue then takes no more
+// receives (stale_handle) and can only be closed.
 #pragma once
 
 #include <cstdint>
@@ -26,18 +28,18 @@ class ReceivePool;
 class ControlSide;
 class Session;
 
-/// What a shared receive queue is made with.
+/// The options of a shared receive queue.
 struct SharedReceiveQueueOptions {
-    std::string device{};                  ///< name from the configuration; empty: the only one
-    const ProtectionDomain* pd = nullptr;  ///< protection domain of its buffers; null: the device's default
-    Session* session = nullptr;            ///< submits the receives and gets all their completions
+    std::string device{};                  ///< name from the configuration; empty: the only device
+    const ProtectionDomain* pd = nullptr;  ///< protection domain of the buffers; null: the device's default domain
+    Session* session = nullptr;            ///< the session that submits the receives and gets all their completions
     std::uint32_t depth = 256;             ///< receives in flight, on all queue pairs together
     std::uint32_t sges_max = 1;            ///< SGEs of each receive
     const ReceivePool* pool = nullptr;     ///< the pool that posts the receives; null: the session posts them
     std::uint32_t pool_share = 0;          ///< as QueuePairOptions::pool_share; 0: twice the depth
-    /// How many queue pairs with FlowControl::credits may use it at a time. Each is granted at most an equal part of
-    /// the depth, so that an idle peer keeps no receive from the others. If this is not 0, all its queue pairs must
-    /// have credits; if it is 0, none may.
+    /// How many queue pairs with FlowControl::credits may use this queue at a time. Each peer is granted at most an
+    /// equal part of the depth, so that an idle peer does not hold receives that other peers need. If this number is
+    /// not 0, all queue pairs of this queue must have credits. If it is 0, none may have credits.
     std::uint32_t credit_connections = 0;
 };
 
@@ -55,15 +57,15 @@ public:
     [[nodiscard]] SrqHandle handle() const noexcept { return handle_; }
     [[nodiscard]] bool valid() const noexcept { return control_ != nullptr; }
 
-    /// The device raises IBV_EVENT_SRQ_LIMIT_REACHED once, when fewer than `limit` receives are left that no message
-    /// has taken; Context::next_event tells of it. 0 disarms it.
+    /// Asks the device for one event, IBV_EVENT_SRQ_LIMIT_REACHED, when fewer than `limit` receives are left that no
+    /// message has taken. Context::next_event returns the event. 0 disarms the limit.
     void arm_limit(std::uint32_t limit);
-    /// The armed limit; 0 when none is armed, or when it was reached.
+    /// The armed limit; 0 if no limit is armed, or if the limit was reached.
     [[nodiscard]] std::uint32_t limit() const;
 
-    /// Ends the queue: receives that are left complete with Status::srq_closed. Throws Error(EBUSY), and changes
-    /// nothing, while queue pairs use it. Closing its session closes the queue and its queue pairs. The destructor
-    /// closes, too, but leaves a queue in use to its session.
+    /// Closes the queue: receives that no message took complete with Status::srq_closed. Throws Error(EBUSY), and
+    /// changes nothing, while queue pairs use the queue. Closing the session closes its shared receive queues and their
+    /// queue pairs, too. The destructor closes the queue, but leaves a queue that is in use to its session.
     void close();
 
 private:

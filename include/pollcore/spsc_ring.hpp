@@ -1,28 +1,28 @@
 // A ring of fixed-size slots between one producer and one consumer, in one process or in two.
 //
-// Thread safety: exactly one thread holds the RingProducer and exactly one the RingConsumer at a time.
-// Holding the object is the permission; both are move-only.
+// Thread safety: at any time, one thread holds the RingProducer and one thread holds the RingConsumer. The thread that
+// holds an object may use it. Both classes are move-only.
 //
-// Readiness is written into the slot itself (D1): the last byte of each slot holds the *lap* (how often the
-// producer went round, plus one). It is stored last, in one store with the seven bytes before it, and read by an access
-// of that size (D6). The consumer polls the line that it is going to read, so a hand-over moves one cache line; an
-// index ring moves two. The producer stores nothing but the slot, in as few stores as possible (D5). The consumer gives
-// slots back in batches (D13), through an index on a line of its own, which the producer reads only when its cached
-// copy says that the ring is full.
+// Each slot shows by itself whether it is ready (D1): its last byte holds the *lap*, the number of times that the
+// producer went round the ring, plus one. The lap is stored last, in one store together with the seven bytes before it,
+// and is read by a load of the same size (D6). The consumer polls the cache line that it is going to read, so a
+// hand-over moves one line; a ring with a shared index moves two. The producer writes only the slot, in as few stores
+// as possible (D5). The consumer gives slots back in batches (D13), by an index on a cache line of its own. The
+// producer reads this index only when its own copy of the index shows a full ring.
 //
 // commit() publishes a batch through its first slot, which is held back until all others are written (D4). So each line
-// is written in one go, and a consumer that takes slots in order does not look at one before it has seen all slots
-// ahead of it.
+// is written in one go. The consumer takes slots in order, so it looks at the others only after the first slot is
+// published.
 //
 // A consumer may write an answer into a slot that it took, until it tells the producer that the slot is given back
-// (D50): the line goes to the producer's core anyway.
+// (D50). The line goes back to the producer's core anyway.
 //
 // Invariants
 //   - Slot i of lap l, and all slots ahead of it, hold their laps if and only if all their bytes have been written.
 //   - released <= produced <= released + capacity, in 64-bit arithmetic that may wrap.
-//   - The layout holds no address: each side may map it where it likes.
-// Neither side trusts the other: broken() reports an index that moved too far, and wrong lap bytes can at worst make
-// slots look ready that hold nothing meaningful.
+//   - The layout contains no addresses, so each side may map the ring where it likes.
+// Neither side trusts the other. broken() reports an index that moved too far. Wrong lap bytes can at worst make slots
+// look ready whose content means nothing.
 #pragma once
 
 #include <atomic>
@@ -42,7 +42,7 @@
 
 namespace pollcore {
 
-/// The header before the slots. Each writer has a line, so that neither slows the other down.
+/// The header before the slots. The consumer's index has a cache line of its own.
 struct RingHeader {
     static constexpr std::uint32_t kMagic = 0x676e6952;  // "Ring"
     static constexpr std::uint32_t kVersion = 2;
@@ -67,7 +67,7 @@ class RingProducer;
 template <RingSlot T>
 class RingConsumer;
 
-/// Bytes that a ring of `capacity` slots (a power of two) takes.
+/// Bytes of memory for a ring of `capacity` slots (a power of two).
 template <RingSlot T>
 [[nodiscard]] constexpr std::size_t ring_bytes(std::uint32_t capacity) noexcept {
     return sizeof(RingHeader) + std::size_t{capacity} * sizeof(T);
@@ -87,8 +87,8 @@ template <class T>
     return words_of(slot) + sizeof(T) / sizeof(Word) - 1;
 }
 
-// Takes the line into this core's cache in a writable state before it is needed. Without -mprfchw the
-// compiler's builtin would only fetch it for reading.
+// Takes the cache line into this core's cache, in a writable state. Without -mprfchw, the compiler's builtin would
+// fetch the line only for reading.
 inline void prefetch_for_write(const void* line) noexcept {
 #if defined(__x86_64__)
     asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
@@ -99,8 +99,8 @@ inline void prefetch_for_write(const void* line) noexcept {
 
 }  // namespace ring_detail
 
-/// Makes an empty ring in `memory`, which is cache-line aligned and ring_bytes<T>(capacity) long. Both
-/// indices start at `start`; anything but 0 is for tests of wrap-around.
+/// Makes an empty ring in `memory`, which must be cache-line aligned and ring_bytes<T>(capacity) long. Both indices
+/// start at `start`. A value other than 0 is for tests of wrap-around.
 template <RingSlot T>
 void format_ring(void* memory, std::uint32_t capacity, std::uint64_t start = 0) noexcept {
     auto* header = new (memory) RingHeader;
@@ -110,7 +110,7 @@ void format_ring(void* memory, std::uint32_t capacity, std::uint64_t start = 0) 
     auto* slots = reinterpret_cast<T*>(static_cast<std::byte*>(memory) + sizeof(RingHeader));
     const auto log2 = static_cast<unsigned>(std::countr_zero(capacity));
     for (std::uint64_t i = 0; i < capacity; ++i) {
-        // Each slot looks as if its latest use was one lap before the index that will write it next.
+        // Each slot gets the lap before the one that it will get at its first use.
         const std::uint64_t last_use = start + i - capacity;
         T& slot = slots[last_use & (capacity - 1)];
         std::memset(static_cast<void*>(&slot), 0, sizeof(T));
@@ -123,8 +123,8 @@ template <RingSlot T>
 class RingProducer {
 public:
     RingProducer() = default;
-    /// Joins a formatted ring at the place where the previous producer stopped; that one must have committed all that
-    /// it wrote. This side must know that `capacity` is right: the header is not trusted.
+    /// Joins a formatted ring at the place where the previous producer stopped. The previous producer must have
+    /// committed all slots that it wrote. The caller must pass the right `capacity`, because the header is not trusted.
     RingProducer(void* memory, std::uint32_t capacity) noexcept
         : header_(static_cast<RingHeader*>(memory)),
           slots_(reinterpret_cast<T*>(static_cast<std::byte*>(memory) + sizeof(RingHeader))),
@@ -157,15 +157,16 @@ public:
 
     [[nodiscard]] std::uint32_t capacity() const noexcept { return static_cast<std::uint32_t>(mask_ + 1); }
 
-    /// Fetches the next slot's line for writing (D3), for a caller that has something to do before it writes there: the
-    /// consumer polls that line, and fetching it takes as long as a hop. Does nothing while the ring may be full.
+    /// Begins to fetch the next slot's line for writing (D3). A caller that has other things to do before it writes the
+    /// slot should call this first: the consumer polls that line, so the fetch takes as long as a transfer between the
+    /// two cores. Does nothing while the ring may be full.
     void prefetch() const noexcept {
         if (tail_ - released_cached_ <= mask_) [[likely]] {
             ring_detail::prefetch_for_write(&at(0));
         }
     }
 
-    /// Slots that may be written now: `wanted`, or fewer when the ring has no more.
+    /// Returns how many slots may be written now: `wanted`, or fewer if the ring has fewer free slots.
     [[nodiscard]] std::size_t reserve(std::size_t wanted) noexcept {
         std::size_t room = capacity() - static_cast<std::size_t>(tail_ - released_cached_);
         if (room < wanted) [[unlikely]] {
@@ -175,29 +176,30 @@ public:
         return room < wanted ? room : wanted;
     }
 
-    /// Writes the i-th reserved slot. The consumer does not see it before the commit() that follows, which must include
-    /// it.
+    /// Writes the i-th reserved slot. The next commit() must include this slot, and only then the consumer sees it.
     void write(std::size_t i, const T& value) noexcept {
         write(i, [&](T& slot) { return all_but_last(slot, value); });
     }
-    /// Writes the i-th reserved slot in place. `fill` gets the slot, whose old bytes mean nothing, writes all but the
-    /// last eight bytes, and returns those eight; the ring replaces the highest of them.
+    /// Writes the i-th reserved slot in place. `fill` gets the slot, whose old bytes mean nothing. It writes all bytes
+    /// except for the last eight, and returns the last eight as a number. The ring replaces the highest of these eight
+    /// bytes by the lap.
     template <std::invocable<T&> Fill>
     void write(std::size_t i, Fill&& fill) noexcept {
         T& slot = written(i);
-        // Relaxed: commit() publishes it.
+        // Relaxed: commit() publishes the slot.
         __atomic_store_n(ring_detail::last_word(slot), with_lap(fill(slot), lap_of(i)), __ATOMIC_RELAXED);
     }
 
-    /// Publishes the first n reserved slots together: a consumer that sees the first sees all n. n >= 1. They must be
-    /// all slots written since the last commit: a slot left out would be seen behind a later commit.
+    /// Publishes the first n reserved slots together: a consumer that sees the first slot sees all n. n >= 1. These
+    /// must be all slots written since the last commit: a slot that is left out would become visible with a later
+    /// commit.
     void commit(std::size_t n) noexcept {
         assert(n >= 1);
         publish(at(0), move_first());
         tail_ += n;
     }
 
-    /// reserve(1), write and commit(1) in one. False when the ring is full.
+    /// Does reserve(1), write() and commit(1) in one call. Returns false if the ring is full.
     [[nodiscard]] bool try_push(const T& value) noexcept {
         return try_push([&](T& slot) { return all_but_last(slot, value); });
     }
@@ -211,30 +213,31 @@ public:
         return true;
     }
 
-    /// The i-th slot that was written and is not committed. The caller may change all but its last eight bytes.
+    /// The i-th slot that was written and is not committed yet. The caller may change all bytes of the slot except for
+    /// the last eight.
     [[nodiscard]] T& written(std::size_t i) noexcept { return i == 0 ? first_ : at(i); }
 
-    /// The committed slot of that index. `last` gets its last eight bytes as the consumer has left them: see
-    /// RingConsumer::answer.
+    /// The committed slot number `index`, counted as produced() counts. `last` receives the last eight bytes of the
+    /// slot as the consumer has left them: see RingConsumer::answer.
     [[nodiscard]] const T& answered(std::uint64_t index, std::uint64_t& last) const noexcept {
         T& slot = slots_[index & mask_];
-        // Acquire, with the release in RingConsumer::answer: the whole answer is visible.
+        // Acquire, pairs with the release in RingConsumer::answer: the whole answer is visible.
         last = __atomic_load_n(ring_detail::last_word(slot), __ATOMIC_ACQUIRE);
         return slot;
     }
 
-    /// Slots written since the ring began; this side's own figure.
+    /// Slots committed since the ring was made, as this side counts them.
     [[nodiscard]] std::uint64_t produced() const noexcept { return tail_; }
-    /// Slots that the consumer has not given back; reads its index anew.
+    /// Committed slots that the consumer has not given back. Reads the consumer's index again.
     [[nodiscard]] std::uint64_t unreleased() noexcept {
         refresh();
         return tail_ - released_cached_;
     }
-    /// The i-th slot that the consumer had not given back at the last unreleased(); i < unreleased().
+    /// The i-th of the slots that the last call of unreleased() has counted.
     [[nodiscard]] const T& unreleased_slot(std::size_t i) const noexcept {
         return slots_[(released_cached_ + i) & mask_];
     }
-    /// The consumer's index moved backwards or past the written slots: the peer cannot be trusted.
+    /// True: the consumer's index moved backwards or past the committed slots, so the consumer cannot be trusted.
     [[nodiscard]] bool broken() const noexcept { return broken_; }
 
 private:
@@ -257,23 +260,23 @@ private:
         return last;
     }
 
-    /// Copies the held-back first slot to its place, all but its last word, which is returned.
+    /// Copies the held-back first slot to its place in the ring, except for its last word. Returns the last word.
     std::uint64_t move_first() noexcept {
         constexpr std::size_t kLast = sizeof(T) / sizeof(Word) - 1;
         Word* const to = words_of(at(0));
         const SharedWords from(
-            words_of(first_));  // word by word: a wider load would wait for the smaller stores that made it (D10)
+            words_of(first_));  // word by word: a wider load would wait for the smaller stores to first_ (D10)
         for (std::size_t i = 0; i < kLast; ++i) {
             to[i] = from[i];
         }
         return from[kLast];
     }
 
-    /// Stores the last word of the slot, which publishes all that was written.
+    /// Stores the last word of the slot. This publishes all slots that were written.
     static void publish(T& slot, std::uint64_t last) noexcept {
         schedule_point(SchedulePoint::publish);
-        // Release, with the acquire in RingConsumer::ready: the bytes of all slots, and the other slots' laps, come
-        // before this.
+        // Release, pairs with the acquire in RingConsumer::ready: the bytes of all slots, and the laps of the other
+        // slots, are visible before this store.
         __atomic_store_n(ring_detail::last_word(slot), last, __ATOMIC_RELEASE);
     }
 
@@ -285,10 +288,10 @@ private:
         }
         released_cached_ = released;
     }
-    // Static, so that a loop that pushes may keep this object's members in registers (D5): a store to the object beside
-    // each slot would delay the fetching of other lines.
+    // Static, so that a compiler can keep this object's members in registers in a loop that pushes (D5). Otherwise each
+    // turn of the loop would also store to this object, which delays the fetching of other lines.
     [[nodiscard, gnu::noinline]] static std::uint64_t read_released(const RingHeader* header) noexcept {
-        // Acquire, with the release in RingConsumer::publish: the consumer's reads come before our next writes.
+        // Acquire, pairs with the release in RingConsumer::publish: the consumer's reads come before our next writes.
         return header->released.load(std::memory_order_acquire);
     }
 
@@ -306,7 +309,7 @@ private:
 template <RingSlot T>
 class RingConsumer {
 public:
-    /// In rings of fewer slots nothing is answered: see release_later().
+    /// A consumer answers only in rings of at least this many slots: see release_later().
     static constexpr std::uint32_t kAnsweredInFrom = 32;
 
     RingConsumer() = default;
@@ -315,7 +318,8 @@ public:
           slots_(reinterpret_cast<T*>(static_cast<std::byte*>(memory) + sizeof(RingHeader))),
           mask_(capacity - 1),
           capacity_log2_(static_cast<unsigned>(std::countr_zero(capacity))),
-          // Lazily (D13), but not so that a small ring waits for slots that are free.
+          // Slots are given back in batches (D13). A small ring has small batches: its producer must not wait for slots
+          // that are free.
           release_batch_(capacity / 8 > 64 ? 64 : (capacity / 8 == 0 ? 1 : capacity / 8)),
           head_(header_->released.load(std::memory_order_relaxed)),
           published_(head_) {}
@@ -342,26 +346,27 @@ public:
         return ready(i, last);
     }
 
-    /// As ready(), for a consumer that will answer in that slot: fetches the line for writing (D16). The producer would
-    /// have to fetch back a line that was only read, too.
+    /// Whether the front slot is published. For a consumer that will answer in that slot: fetches the line for writing
+    /// (D16). Fetching the line only for reading would save nothing, because the producer would have to fetch it back,
+    /// too.
     [[nodiscard]] bool ready_to_answer() const noexcept {
         T& slot = slots_[head_ & mask_];
         ring_detail::prefetch_for_write(&slot);
-        // Acquire, with the release in RingProducer::publish.
+        // Acquire, pairs with the release in RingProducer::publish.
         return __atomic_load_n(ring_detail::last_word(slot), __ATOMIC_ACQUIRE) >> ring_detail::kLapShift ==
                ring_detail::lap_of(head_, capacity_log2_);
     }
-    /// As ready(); `last` gets the slot's last word, which holds the lap and is read only once.
+    /// As ready(i). `last` receives the slot's last word, which holds the lap and is read only once.
     [[nodiscard]] bool ready(std::size_t i, std::uint64_t& last) const noexcept { return front().ready(i, last); }
 
-    /// Slots that lie beside each other, for a loop that gives no slots back.
+    /// Slots that are contiguous in memory, for a loop that gives no slots back.
     class Run {
     public:
         Run(const T* slots, std::size_t size, std::uint8_t lap) noexcept : slots_(slots), size_(size), lap_(lap) {}
         [[nodiscard]] std::size_t size() const noexcept { return size_; }
         /// As RingConsumer::ready.
         [[nodiscard]] bool ready(std::size_t i, std::uint64_t& last) const noexcept {
-            // Acquire, with the release in RingProducer::publish.
+            // Acquire, pairs with the release in RingProducer::publish.
             last = __atomic_load_n(ring_detail::last_word(const_cast<T&>(slots_[i])), __ATOMIC_ACQUIRE);
             return last >> ring_detail::kLapShift == lap_;
         }
@@ -377,20 +382,21 @@ public:
         std::uint64_t lap_;
     };
 
-    /// The front of the ring, for a loop that gives no slots back. It is a copy of values, which a compiler can keep in
-    /// registers whatever the loop writes.
+    /// The front of the ring, for a loop that gives no slots back. It copies the values it needs from the RingConsumer,
+    /// so that a compiler can keep them in registers, whatever the loop writes.
     class Front {
     public:
         explicit Front(const RingConsumer& ring) noexcept
             : slots_(ring.slots_), mask_(ring.mask_), head_(ring.head_), capacity_log2_(ring.capacity_log2_) {}
-        /// As RingConsumer::ready and words.
+        /// As RingConsumer::ready.
         [[nodiscard]] bool ready(std::size_t i, std::uint64_t& last) const noexcept {
             const std::uint64_t index = head_ + i;
-            // Acquire, with the release in RingProducer::publish.
+            // Acquire, pairs with the release in RingProducer::publish.
             last = __atomic_load_n(ring_detail::last_word(slots_[index & mask_]), __ATOMIC_ACQUIRE);
             return last >> ring_detail::kLapShift == ring_detail::lap_of(index, capacity_log2_);
         }
-        /// The slots from the i-th on, up to the end of the ring's memory. All ready ones among them have one lap.
+        /// The slots from the i-th on, up to the end of the ring's memory. All ready slots among them have the same
+        /// lap.
         [[nodiscard]] Run run(std::size_t i) const noexcept {
             const std::uint64_t index = head_ + i;
             return Run(&slots_[index & mask_], static_cast<std::size_t>(mask_ + 1 - (index & mask_)),
@@ -409,10 +415,10 @@ public:
     };
     [[nodiscard]] Front front() const noexcept { return Front(*this); }
 
-    /// The byte whose change makes the next slot ready, for a CPU that can watch its line.
+    /// The lap of the next slot. A CPU that can watch a cache line may wait for a change of this byte.
     [[nodiscard]] const std::uint8_t* next_lap() const noexcept { return &slots_[head_ & mask_].ring_lap; }
 
-    /// Slots ready at the front, at most `wanted`.
+    /// The number of ready slots at the front, at most `wanted`.
     [[nodiscard]] std::size_t peek(std::size_t wanted) const noexcept {
         const std::size_t most = wanted < capacity() ? wanted : capacity();
         std::size_t n = 0;
@@ -428,21 +434,21 @@ public:
         return slots_[(head_ + i) & mask_];
     }
 
-    /// A copy of the i-th ready slot. Each byte is read once, so a hostile producer cannot change it between a check
-    /// and its use.
+    /// A copy of the i-th ready slot. Each byte is read once, so a hostile producer cannot change a byte between its
+    /// check and its use.
     [[nodiscard, gnu::always_inline]] T copy(std::size_t i) const noexcept {
         schedule_point(SchedulePoint::take);
         T value;
         std::memcpy(static_cast<void*>(&value), &slots_[(head_ + i) & mask_], sizeof(T));
-        // The compiler must assume that this changes the copy, so it cannot read a field from the slot again.
+        // The compiler must assume that this statement changes the copy, so it cannot read a field from the slot again.
         asm volatile("" : "+m"(value));
         return value;
     }
 
-    /// The i-th ready slot by its words, for a caller that does not need them all.
+    /// The words of the i-th ready slot, for a caller that does not need all of them.
     [[nodiscard]] SharedWords words(std::size_t i) const noexcept { return front().words(i); }
 
-    /// Gives back the first n slots. The producer learns of it in batches, or by publish().
+    /// Gives back the first n slots. The producer learns of given-back slots in batches, or by publish().
     void release(std::size_t n) noexcept {
         head_ += n;
         if (head_ - published_ >= release_batch_) {
@@ -450,8 +456,9 @@ public:
         }
     }
 
-    /// As release(), for slots that may still be answered in: the producer is told later, but at most a quarter of the
-    /// ring is held back. A small ring has no slots to spare: there the producer is told at once.
+    /// As release(), for slots in which the consumer may still answer. The producer is told later, but at most a
+    /// quarter of the ring is held back. In a ring of fewer than kAnsweredInFrom slots the producer is told at once,
+    /// because such a ring has no slots to spare.
     void release_later(std::size_t n) noexcept {
         head_ += n;
         if (head_ - published_ >= 2 * release_batch_ || capacity() < kAnsweredInFrom) {
@@ -459,30 +466,30 @@ public:
         }
     }
 
-    /// Whether the slot of that index was given back and the producer has not been told yet.
+    /// Whether slot number `index` was given back and the producer has not been told yet.
     [[nodiscard]] bool holds(std::uint64_t index) const noexcept { return index - published_ < head_ - published_; }
 
-    /// Fetches the lines of the next `n` slots (D3). Most should be written already: the line of a slot that is not
-    /// makes one more round trip.
+    /// Fetches the lines of the next `n` slots (D3). Most of these slots should be written already: the line of a slot
+    /// that is not written yet makes one more round trip.
     void prefetch_next(std::size_t n) const noexcept {
         constexpr std::size_t kPerLine = kCacheLine / sizeof(T);
         for (std::size_t i = kPerLine; i < n; i += kPerLine) {
             __builtin_prefetch(&slots_[(head_ + i) & mask_]);
         }
     }
-    /// Fetches the line of a slot for an answer.
+    /// Fetches the line of slot number `index` for writing, before an answer.
     void prefetch(std::uint64_t index) const noexcept { ring_detail::prefetch_for_write(&slots_[index & mask_]); }
 
-    /// Answers in a slot (D50): stores `value` as the slot's word `at`, and then sets `bits`, which the producer looks
-    /// for, in its last word. Only for a slot that it holds().
+    /// Answers in slot number `index` (D50): stores `value` in word `at` of the slot, and then sets `bits` in the
+    /// slot's last word, where the producer looks for them. holds(index) must be true.
     void answer(std::uint64_t index, std::size_t at, std::uint64_t value, std::uint64_t bits) noexcept {
         T& slot = slots_[index & mask_];
         schedule_point(SchedulePoint::publish);
         __atomic_store_n(words_of(slot) + at, value, __ATOMIC_RELAXED);
-        // Relaxed: nobody else writes it now. The producer wrote it before this side saw it, and writes it again only
-        // after it is told.
+        // Relaxed: nobody else writes this word now. The producer wrote it before this side saw the slot, and writes it
+        // again only after it was told that the slot is given back.
         const std::uint64_t last = __atomic_load_n(ring_detail::last_word(slot), __ATOMIC_RELAXED);
-        // Release, with the acquire in RingProducer::answered.
+        // Release, pairs with the acquire in RingProducer::answered.
         __atomic_store_n(ring_detail::last_word(slot), last | bits, __ATOMIC_RELEASE);
     }
 
@@ -491,14 +498,15 @@ public:
         if (unpublished()) {
             schedule_point(SchedulePoint::release);
             published_ = head_;
-            // Release, with the acquire in RingProducer::refresh: our reads and answers come before its next writes.
+            // Release, pairs with the acquire in RingProducer::read_released: our reads and answers come before the
+            // producer's next writes.
             header_->released.store(head_, std::memory_order_release);
         }
     }
 
     [[nodiscard]] bool unpublished() const noexcept { return published_ != head_; }
     [[nodiscard]] std::uint64_t released() const noexcept { return head_; }
-    /// Slots that the producer has been told of.
+    /// Given-back slots of which the producer was told.
     [[nodiscard]] std::uint64_t published() const noexcept { return published_; }
 
 private:

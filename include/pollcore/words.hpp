@@ -1,7 +1,7 @@
-// Records as words of eight bytes: to write a slot of a ring in few stores (D5), and to read memory that another
-// process may change at any time.
+// Access to records by words of eight bytes. It lets a producer write a slot of a ring in few stores (D5). It also lets
+// a reader read memory that another process may change at any time.
 //
-// Thread safety: as said of each.
+// Thread safety: see SharedWords.
 #pragma once
 
 #include <bit>
@@ -20,8 +20,8 @@ template <class T>
     return reinterpret_cast<Word*>(&record);
 }
 
-/// A record that another thread or process may be writing. Each access reads the word anew (relaxed). So read a word
-/// once, and use the copy that was checked.
+/// A record that another thread or process may be writing. Each access reads the word from memory again (relaxed). So a
+/// caller should read a word once, and use the copy that it has checked.
 class SharedWords {
 public:
     explicit SharedWords(const Word* first) noexcept : first_(first) {}

@@ -1,8 +1,8 @@
 // The work request: one 64-byte line that an application writes into its submission ring.
 //
-// The layout crosses processes and compilers: plain data, little endian, no padding. The last byte of
-// every line belongs to the ring. Further SGEs, or an inline payload of more than kOwnPayload bytes, follow in
-// continuation slots of the same reservation (Session writes them).
+// Different processes and compilers share the layout, so it is plain data, little endian, without padding. The last
+// byte of every line belongs to the ring. Further SGEs, and an inline payload of more than kOwnPayload bytes, follow in
+// continuation slots, which Session writes together with the request.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace pollcore {
 
-/// What a work request does. Send-queue values are those of `enum ibv_wr_opcode` (ibv_post_send(3)).
+/// The operation of a work request. Values for send queues are those of `enum ibv_wr_opcode` (ibv_post_send(3)).
 enum class Opcode : std::uint8_t {
     rdma_write = 0,
     rdma_write_with_imm = 1,
@@ -26,7 +26,7 @@ enum class Opcode : std::uint8_t {
     atomic_fetch_and_add = 6,
     local_inv = 7,      ///< ends the binding of a type 2 window
     bind_mw = 8,        ///< binds a memory window; see WindowBind
-    send_with_inv = 9,  ///< a send that also ends the binding of a window of the peer
+    send_with_inv = 9,  ///< a send that also ends the binding of one of the peer's windows
     recv = 128,         ///< a receive (ibv_post_recv(3))
     srq_recv = 129,  ///< a receive of a shared receive queue (ibv_post_srq_recv(3)), which WorkRequest::srq names (D20)
     release = 130,   ///< gives buffers back to a receive pool: see ReleaseRequest. Session::release submits it
@@ -38,11 +38,11 @@ enum class Opcode : std::uint8_t {
 [[nodiscard]] constexpr bool has_imm(Opcode opcode) noexcept {
     return opcode == Opcode::send_with_imm || opcode == Opcode::rdma_write_with_imm;
 }
-/// Whether the request's bytes fill a receive of the peer.
+/// Whether the request's payload goes into a receive of the peer.
 [[nodiscard]] constexpr bool is_send(Opcode opcode) noexcept {
     return opcode == Opcode::send || opcode == Opcode::send_with_imm || opcode == Opcode::send_with_inv;
 }
-/// Whether the request takes a receive of the peer (ibv_post_send(3)).
+/// Whether the request uses up a receive of the peer (ibv_post_send(3)).
 [[nodiscard]] constexpr bool takes_receive(Opcode opcode) noexcept {
     return is_send(opcode) || opcode == Opcode::rdma_write_with_imm;
 }
@@ -50,12 +50,12 @@ enum class Opcode : std::uint8_t {
     return opcode == Opcode::atomic_cmp_and_swp || opcode == Opcode::atomic_fetch_and_add;
 }
 
-/// A set of send-queue opcodes, a bit for each value: what a queue pair may post.
+/// A set of send-queue opcodes, with one bit for each value.
 using OpcodeMask = std::uint16_t;
 [[nodiscard]] constexpr OpcodeMask opcode_bit(Opcode opcode) noexcept {
     return static_cast<OpcodeMask>(1u << static_cast<unsigned>(opcode));
 }
-/// Whether the mask has `opcode`, which may be any byte.
+/// Whether `opcode` is in the mask. `opcode` may be any byte.
 [[nodiscard]] constexpr bool allows(OpcodeMask opcodes, Opcode opcode) noexcept {
     const auto value = static_cast<unsigned>(opcode);
     return value < 16 && (opcodes >> value & 1) != 0;
@@ -64,20 +64,20 @@ using OpcodeMask = std::uint16_t;
 inline constexpr OpcodeMask kInlineOpcodes = opcode_bit(Opcode::send) | opcode_bit(Opcode::send_with_imm) |
                                              opcode_bit(Opcode::rdma_write) | opcode_bit(Opcode::rdma_write_with_imm) |
                                              opcode_bit(Opcode::send_with_inv);
-/// Whether the request concerns keys only: it has no SGE, and sends nothing.
+/// Whether the request changes only the keys of this side. Such a request has no SGE and sends nothing.
 [[nodiscard]] constexpr bool is_local(Opcode opcode) noexcept {
     return opcode == Opcode::local_inv || opcode == Opcode::bind_mw;
 }
 
 /// Bits of WorkRequest::flags. The first four are those of `enum ibv_send_flags`.
 enum SendFlag : std::uint8_t {
-    kFence = 1 << 0,      ///< wait for earlier reads and atomics (IBV_SEND_FENCE)
-    kSignaled = 1 << 1,   ///< a success makes a completion; without it only a failure does
-    kSolicited = 1 << 2,  ///< a solicited event at the receiver (IBV_SEND_SOLICITED)
+    kFence = 1 << 0,      ///< the request waits for earlier reads and atomics (IBV_SEND_FENCE)
+    kSignaled = 1 << 1,   ///< the request has a completion also when it succeeds; else only when it fails
+    kSolicited = 1 << 2,  ///< raises a solicited event at the receiver (IBV_SEND_SOLICITED)
     kInline = 1 << 3,     ///< set by Session::try_submit_inline, never by the caller
 };
 
-/// A piece of registered memory, as `struct ibv_sge`.
+/// A range of registered memory, as `struct ibv_sge`.
 struct Sge {
     std::uint64_t addr = 0;
     std::uint32_t length = 0;
@@ -87,7 +87,7 @@ struct Sge {
 /// The destination of a datagram, together with WorkRequest::remote_qkey.
 struct UdDestination {
     UdDestination() = default;
-    /// `handle`: from AddressHandle::handle(). `qpn`: the number of the queue pair at the destination.
+    /// `handle` comes from AddressHandle::handle(). `qpn` is the number of the queue pair at the destination.
     constexpr UdDestination(AhHandle handle, std::uint32_t qpn) noexcept
         : ah_index(handle.index), ah_generation(handle.generation), remote_qpn(qpn) {}
     [[nodiscard]] constexpr AhHandle ah() const noexcept { return {ah_index, ah_generation}; }
@@ -102,13 +102,14 @@ enum WindowAccess : std::uint32_t {
     kWindowWrite = 1 << 1,  ///< the region needs local write
     kWindowRead = 1 << 2,
     kWindowAtomic = 1 << 3,     ///< the region needs local write
-    kWindowZeroBased = 1 << 5,  ///< type 2: peers count addresses from the window's beginning
+    kWindowZeroBased = 1 << 5,  ///< type 2 only: peers' addresses are offsets from the window's beginning
 };
 inline constexpr std::uint32_t kWindowAccessKnown = kWindowWrite | kWindowRead | kWindowAtomic | kWindowZeroBased;
 
-/// The operands of a bind (D24), beside WorkRequest::bind_access, and remote_addr, where the window begins. Window and
-/// region must be of the queue pair's protection domain. A type 2 window must not be bound already, and must not be
-/// empty. A type 1 window may be bound already: then it moves, and an empty bind closes it.
+/// The operands of a bind (D24). Two further operands are WorkRequest::bind_access, and WorkRequest::remote_addr for
+/// the address where the window begins. Window and region must be in the queue pair's protection domain. A bind of a
+/// type 2 window must not have length 0, and the window must not be bound already. A bind of a type 1 window moves the
+/// window if it is bound already; a bind with length 0 closes the window.
 struct WindowBind {
     WindowBind() = default;
     constexpr WindowBind(MwHandle window, MrHandle region, std::uint64_t bytes) noexcept
@@ -128,8 +129,8 @@ struct WindowBind {
 };
 static_assert(sizeof(WindowBind) == sizeof(Sge));
 
-/// The key that a bind gives a window whose key is `rkey` (ibv_inc_rkey(3)). For type 1 the device chooses it; for type
-/// 2 the program may choose any other lowest byte as well.
+/// The key that a bind gives to a window whose key is `rkey` now (ibv_inc_rkey(3)). For type 1 the device chooses this
+/// key. For type 2 the program may also choose any other lowest byte.
 [[nodiscard]] constexpr std::uint32_t next_rkey(std::uint32_t rkey) noexcept {
     return (rkey & ~0xffu) | ((rkey + 1) & 0xffu);
 }
@@ -140,20 +141,20 @@ struct alignas(kCacheLine) WorkRequest {
     /// inline request uses.
     static constexpr std::uint32_t kOwnPayload = 16;
 
-    std::uint64_t tag = 0;   ///< the application's own, comes back in Completion::tag
+    std::uint64_t tag = 0;   ///< a value of the application's choice, which Completion::tag returns
     std::uint64_t swap = 0;  ///< compare-and-swap: the new value
     union {
         Sge sge{};        ///< the first SGE; used if num_sge >= 1
         WindowBind bind;  ///< bind_mw
     };
     union {
-        std::uint64_t remote_addr = 0;  ///< RDMA and atomics: address at the peer; bind_mw: where the window begins
-        UdDestination ud;               ///< on a UD queue pair
-        std::uint64_t payload_sum;      ///< internal: sends into a write ring
+        std::uint64_t remote_addr = 0;  ///< RDMA and atomics: address at the peer; bind_mw: address of the window
+        UdDestination ud;               ///< on a UD queue pair: the destination
+        std::uint64_t payload_sum;      ///< internal: checksum of a send's payload, for write rings
     };
     union {
-        std::uint64_t compare_add = 0;  ///< atomics: compare value, or the addend
-        std::uint32_t imm_data;         ///< *_with_imm: the number that the peer sees, in host order
+        std::uint64_t compare_add = 0;  ///< atomics: the value to compare with, or the addend
+        std::uint32_t imm_data;         ///< *_with_imm: the number for the peer, in host order
         std::uint32_t invalidate_rkey;  ///< local_inv, send_with_inv: the window's key
         std::uint32_t bind_access;      ///< bind_mw: WindowAccess bits
     };
@@ -162,16 +163,16 @@ struct alignas(kCacheLine) WorkRequest {
         /// remote key of the memory that `sge` names. Binds of a type 2 window: the new key, of which only the lowest
         /// byte counts.
         std::uint32_t rkey = 0;
-        std::uint32_t remote_qkey;  ///< on a UD queue pair: must be the destination's (ibv_post_send(3))
+        std::uint32_t remote_qkey;  ///< on a UD queue pair: the qkey of the destination (ibv_post_send(3))
     };
-    std::uint32_t submitted_at = 0;  ///< internal: low half of a sampled clock, for stage latency. Leave it 0
+    std::uint32_t submitted_at = 0;  ///< internal: low half of the clock, for stage latency. Callers leave it 0
     union {
         QpHandle qp{};            ///< the queue pair
         PlainHandle<SrqTag> srq;  ///< srq_recv: the shared receive queue
     };
     Opcode opcode = Opcode::send;
     std::uint8_t flags = 0;     ///< SendFlag bits
-    std::uint8_t num_sge = 0;   ///< number of SGEs; unused with kInline, where sge.length counts the bytes
+    std::uint8_t num_sge = 0;   ///< number of SGEs; not used with kInline: then sge.length is the number of bytes
     std::uint8_t ring_lap = 0;  ///< internal: written by the ring
 };
 
@@ -199,7 +200,7 @@ struct alignas(kCacheLine) WorkRequestContinuation {
 static_assert(sizeof(WorkRequestContinuation) == sizeof(WorkRequest));
 static_assert(WorkRequestContinuation::kSges == 3);
 
-/// Gives buffers of a receive pool back, in a slot of the submission ring. It has no completion.
+/// A request in the submission ring that gives back buffers of a receive pool. It has no completion.
 struct alignas(kCacheLine) ReleaseRequest {
     static constexpr std::size_t kBuffers = 13;
 
@@ -207,14 +208,14 @@ struct alignas(kCacheLine) ReleaseRequest {
     std::uint32_t count = 0;
     PoolHandle pool{};
     Opcode opcode = Opcode::release;
-    std::array<std::uint8_t, 2> zero{};  ///< where a work request has flags and num_sge
+    std::array<std::uint8_t, 2> zero{};  ///< in the place of WorkRequest::flags and WorkRequest::num_sge
     std::uint8_t ring_lap = 0;
 };
 static_assert(sizeof(ReleaseRequest) == sizeof(WorkRequest) && std::is_trivially_copyable_v<ReleaseRequest>);
 static_assert(offsetof(ReleaseRequest, opcode) == offsetof(WorkRequest, opcode));
 static_assert(offsetof(ReleaseRequest, zero) == offsetof(WorkRequest, flags));
 
-/// Slots that a work request takes in the submission ring.
+/// Slots that a work request with so many SGEs takes in the submission ring.
 [[nodiscard]] constexpr std::uint32_t slots_for_sges(std::uint32_t num_sge) noexcept {
     constexpr auto per_slot = static_cast<std::uint32_t>(WorkRequestContinuation::kSges);
     return 1 + (num_sge > 1 ? (num_sge - 1 + per_slot - 1) / per_slot : 0);
@@ -223,7 +224,8 @@ static_assert(offsetof(ReleaseRequest, zero) == offsetof(WorkRequest, flags));
     constexpr auto per_slot = static_cast<std::uint32_t>(WorkRequestContinuation::kPayload);
     return length <= WorkRequest::kOwnPayload ? 1 : 1 + (length + per_slot - 1) / per_slot;
 }
-/// Slots that a request in a ring takes. Bounded, whatever the request says.
+/// Slots that a request takes in the submission ring. The result is bounded, even if the fields of the request are
+/// wrong.
 [[nodiscard]] constexpr std::uint32_t slots_of(const WorkRequest& request) noexcept {
     if ((request.flags & kInline) != 0 && !is_recv(request.opcode)) {
         return slots_for_inline(request.sge.length < kInlineMax ? request.sge.length : kInlineMax);

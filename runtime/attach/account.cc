@@ -16,8 +16,8 @@ namespace {
 
 struct LimitName {
     const char* what;
-    const char* key;       // what sets the limit of one process
-    const char* user_key;  // what sets the limit of one user
+    const char* key;       // the configuration's key for the limit of one process
+    const char* user_key;  // the configuration's key for the limit of one user
 };
 constexpr std::array<LimitName, kThings> kLimitNames{{
     {"attached processes", "attach.clients_max", "attach.user_clients_max"},
@@ -38,14 +38,15 @@ constexpr std::array<LimitName, kThings> kLimitNames{{
 
 constexpr std::uint64_t kUnbounded = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint64_t kListenersOfOne = 64;
-// The kernel keeps a list of pages for each registration, so many registrations of one memory cost, too.
+// How many times its registered_max a process may register. The kernel keeps a list of pages for each registration, so
+// many registrations of the same memory must be limited, too.
 constexpr std::uint64_t kRegistrationsOfMemory = 4;
 
 constexpr std::uint64_t times(std::uint64_t factor, std::uint64_t value) noexcept {
     return value > kUnbounded / factor ? kUnbounded : factor * value;
 }
 
-// One user's limit unless the configuration says otherwise: half of the whole.
+// The limit of one user, if the configuration does not set it: half of `whole`.
 constexpr std::uint64_t share_of(std::uint64_t whole) noexcept {
     return std::max<std::uint64_t>(whole / 2, 1);
 }
@@ -134,10 +135,9 @@ void Account::count(Thing thing, std::uint64_t amount) {
     do {
         if (amount > most || now > most - amount) {
             const LimitName& name = kLimitNames[index_of(thing)];
-            throw Error(EDQUOT,
-                        fmt::format("{} {} has {} {}, and {} more would be more than the {} that it may have ({})",
-                                    user_ == nullptr ? "user" : "this process of user", uid_, now, name.what, amount,
-                                    most, user_ == nullptr ? name.user_key : name.key));
+            throw Error(EDQUOT, fmt::format("{} {} has {} {}, and {} more would exceed its limit of {} ({})",
+                                            user_ == nullptr ? "user" : "this process of user", uid_, now, name.what,
+                                            amount, most, user_ == nullptr ? name.user_key : name.key));
         }
     } while (!has.compare_exchange_weak(now, now + amount, std::memory_order_relaxed));
 }

@@ -1,4 +1,4 @@
-// Counts and limits of each bounded thing, for one attached process and for all processes of one user together.
+// Counts and limits for each Thing, for one attached process, and for all processes of one user together.
 //
 // Thread safety: any thread.
 #pragma once
@@ -16,16 +16,16 @@
 namespace pollcore {
 
 enum class Thing : std::uint8_t {
-    process,  ///< attached, or on its way in or out
+    process,  ///< a process that is attached, attaches, or is being taken down
     session,
     queue_pair,
     shared_receive_queue,
     receive_pool,
     listener,
-    work_request,  ///< room for one, in a queue of the process
-    byte,          ///< registered memory and rings
-    leaving_byte,  ///< registered memory and rings that nobody uses any more, being unmapped
-    pinned_byte,   ///< counted once for each registration: several may cover the same memory
+    work_request,  ///< room for one work request in a queue of the process
+    byte,          ///< a byte of registered memory or of rings
+    leaving_byte,  ///< a byte of registered memory or of rings that is being unmapped, because nobody uses it any more
+    pinned_byte,   ///< a byte of a registration; memory that has several registrations counts several times
     memory_region,
     memory_window,
     address_handle,
@@ -36,20 +36,21 @@ inline constexpr std::size_t kThings = 14;
     return static_cast<std::size_t>(thing);
 }
 
-/// Receive pools of one process. Each has counters that the process may read.
+/// The largest number of receive pools of one process. Each pool has counters that the process may read.
 inline constexpr std::uint32_t kPoolsOfOne = 64;
-/// One process's limit for each of memory regions, memory windows, address handles and protection domains.
+/// The largest number of memory regions of one process. The same limit holds for its memory windows, for its address
+/// handles, and for its protection domains.
 inline constexpr std::uint32_t kObjectsOfOne = 4096;
 
-/// The limit of each Thing.
+/// The limit of each Thing, at index_of() the thing.
 using Limits = std::array<std::uint64_t, kThings>;
 [[nodiscard]] Limits process_limits(const AttachConfig& config);
-/// `queue_pairs`: of the whole runtime.
+/// `queue_pairs`: the largest number of queue pairs of the whole runtime.
 [[nodiscard]] Limits user_limits(const AttachConfig& config, std::uint32_t queue_pairs);
 
 class Account : public std::enable_shared_from_this<Account> {
 public:
-    /// A taken amount; the destructor gives it back.
+    /// An amount of a thing that take() has counted. The destructor gives the amount back to the account.
     class Held {
     public:
         Held() noexcept = default;
@@ -80,12 +81,12 @@ public:
 
     /// Makes the account of a user.
     Account(std::uint32_t uid, const Limits& limits);
-    /// Makes the account of a process. The process, and all that it takes, count in the user's account, too. Throws
-    /// Error(EDQUOT) when the user has as many processes as allowed.
+    /// Makes the account of a process. The process, and all amounts that it takes, also count in the account `user`.
+    /// Throws Error(EDQUOT) if the user has as many processes as it may have.
     Account(std::shared_ptr<Account> user, const Limits& limits);
 
     [[nodiscard]] std::uint32_t uid() const noexcept { return uid_; }
-    /// Applies to every later take(); amounts that are held already stay.
+    /// Later calls of take() obey these limits. Amounts that are held already stay.
     void set_limits(const Limits& limits) noexcept;
     [[nodiscard]] std::uint64_t has(Thing thing) const noexcept {
         return has_[index_of(thing)].load(std::memory_order_relaxed);
@@ -93,7 +94,8 @@ public:
     [[nodiscard]] std::uint64_t may_have(Thing thing) const noexcept {
         return most_[index_of(thing)].load(std::memory_order_relaxed);
     }
-    /// Throws Error(EDQUOT), which names the owner of the limit and the key of the configuration.
+    /// Counts `amount`. If this would exceed a limit, throws Error(EDQUOT). Its message names the owner of the limit,
+    /// and the key of the configuration that sets the limit.
     [[nodiscard]] Held take(Thing thing, std::uint64_t amount = 1);
 
 private:
@@ -101,11 +103,11 @@ private:
     void count(Thing thing, std::uint64_t amount);
     void give_back(Thing thing, std::uint64_t amount) noexcept;
 
-    const std::shared_ptr<Account> user_;  // null: this account is a user's
+    const std::shared_ptr<Account> user_;  // the user's account; null: this is the account of a user
     const std::uint32_t uid_;
     Counts has_{};
     Counts most_{};
-    Held place_;  // a process's account: its place among the user's processes
+    Held place_;  // in the account of a process: its place among the user's processes
 };
 
 }  // namespace pollcore

@@ -1,4 +1,4 @@
-// How AttachedClient reads requests and answers them.
+// The templates by which AttachedClient reads requests and answers them.
 #pragma once
 
 #include <algorithm>
@@ -42,7 +42,8 @@ inline std::vector<std::byte> unpacked(const wire::PrivateData& data) {
     return {data.bytes.begin(), data.bytes.begin() + data.size};
 }
 
-// Another process has written the byte of this bool, which may be read as a bool only if it is 0 or 1.
+// Whether the byte of `value` is 0 or 1. Another process has written this byte, and any other byte must not be read as
+// a bool.
 inline bool is_bool(const bool& value) noexcept {
     unsigned char byte = 0;
     std::memcpy(&byte, &value, 1);
@@ -65,12 +66,12 @@ inline bool are_bools(const wire::RegisterMemory& asked) noexcept {
            is_bool(access.remote_atomic) && is_bool(access.window_bind) && is_bool(access.relaxed_ordering);
 }
 
-// True when a worker has no room for one more command at the moment.
+// True: a worker has no room for another command at the moment, and the caller tries again later.
 inline bool is_for_later(const std::exception& error) noexcept {
     return dynamic_cast<const NoRoomForCommand*>(&error) != nullptr;
 }
 
-// A failure to end one thing must not keep the others from ending.
+// Runs `step`, and logs its exception. The failure to end one object must not keep other objects from ending.
 template <class F>
 void AttachedClient::attempt(const char* what, F&& step) noexcept {
     try {
@@ -91,7 +92,7 @@ template <class Body>
 void AttachedClient::reply(ReplyNode&& node, std::uint64_t id, const typename Body::Answered& body,
                            std::vector<UniqueFd> descriptors) noexcept {
     using Answered = typename Body::Answered;
-    // Padding between members would send bytes of this process's memory.
+    // Padding between members would send leftover bytes of the daemon's memory.
     static_assert(std::has_unique_object_representations_v<Answered> || std::is_same_v<Answered, QpInfo>);
     const wire::Answer<Answered> answered{{.kind = Body::kKind, .id = id}, {}, body};
     static_assert(sizeof(answered) == sizeof(wire::Header) + sizeof(wire::Outcome) + sizeof(Answered));
@@ -159,7 +160,8 @@ bool AttachedClient::answer(const wire::Packet& packet, Handed& handed) {
             }
         }
     } catch (const std::exception& error) {
-        // Given back before the process hears of the refusal: its next request may need these bytes.
+        // Gives the memory back before the process learns of the refusal: the process's next request may need these
+        // bytes.
         handed = {};
         refuse<Body>(std::move(node), id, error);
     }

@@ -1,4 +1,4 @@
-// How AttachedState sends a request and waits for its answer.
+// The templates by which AttachedState sends a request and waits for the answer.
 #pragma once
 
 #include <algorithm>
@@ -13,15 +13,15 @@ namespace pollcore {
 template <class Body>
 typename Body::Answered AttachedState::ask(const Body& body, std::span<const int> descriptors,
                                            std::vector<UniqueFd>* back) {
-    // No padding at the end: every other program that speaks this protocol would have to know of it.
+    // A request has no padding at its end, because every other program with this protocol would have to know about it.
     static_assert(wire::Plain<Body> && sizeof(wire::Request<Body>) == sizeof(wire::Header) + sizeof(Body));
     const std::uint64_t id = next_id();
     const wire::Request<Body> request{{.kind = Body::kKind, .id = id}, body};
-    constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24);  // keeps their sum within the clock's range
+    constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24);  // keeps the sum within the clock's range
     auto within =
         std::min(answer_within_, kLongest) + std::min(std::chrono::milliseconds(attached_.drain_ms), kLongest);
     if constexpr (requires { body.timeout_ms; }) {
-        within += std::chrono::milliseconds(body.timeout_ms);  // the daemon may wait for a peer that long
+        within += std::chrono::milliseconds(body.timeout_ms);  // the daemon may wait this long for a peer
     }
     wire::Packet packet = exchange(id, std::as_bytes(std::span(&request, 1)), descriptors, within);
     wire::Answer<typename Body::Answered> answer;
@@ -33,7 +33,7 @@ typename Body::Answered AttachedState::ask(const Body& body, std::span<const int
     }
     if (packet.descriptors_lost) {
         if constexpr (std::is_same_v<Body, wire::OpenSession>) {
-            tell(wire::CloseSession{.id = answer.body.id});  // without the descriptors nobody can wake a sleeping side
+            tell(wire::CloseSession{.id = answer.body.id});  // without the descriptors, neither side can wake the other
         }
         throw Error(EMFILE, "the daemon has answered, and this process has no descriptors left for what came along");
     }

@@ -1,4 +1,4 @@
-// The daemon's side of attaching: Connections, on a thread of their own, and Clients, on the control thread.
+// The daemon's side of attaching: Connections, with its own threads, and Clients, on the control thread.
 #include "pollcore/attach_server.hpp"
 
 #include "attach/clients.hpp"
@@ -33,7 +33,7 @@ AttachServer::AttachServer(Runtime& runtime, const AttachConfig& config)
 
 AttachServer::~AttachServer() {
     if (server_->runtime.is_forked()) {
-        (void)server_.release();  // a forked child has none of its threads
+        (void)server_.release();  // a forked child does not inherit the server's threads
         return;
     }
     try {

@@ -1,4 +1,4 @@
-// The calls of an attached process: each asks the daemon.
+// The calls of an attached process. Each call asks the daemon.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -63,8 +63,7 @@ OpenedSession AttachedState::open_session(const SessionOptions& options) {
     layout.worker_sleeps = opened.worker_sleeps != 0;
     if (!is_formatted(session.memory.mapping.data(), layout)) {
         tell(wire::CloseSession{.id = opened.id});
-        throw Error(EPROTO,
-                    "the daemon lays a session out in another way than this library: both must be of one version");
+        throw Error(EPROTO, "the daemon has another session layout than this library: both must have one version");
     }
     SessionWaking waking{.worker_fd = -1, .application_fd = -1, .spin = options.wait_spin, .application_socket = true};
     if (descriptors.size() != std::size_t{layout.worker_sleeps} + std::size_t{options.events}) {
@@ -242,7 +241,7 @@ RegionInfo AttachedState::add_region(const wire::RegisterMemory& request, std::s
 }
 
 RegionInfo AttachedState::allocate(std::size_t bytes, Access access, const std::string& device, PdId pd) {
-    if (bytes > attached_.registered_max) {  // refused before any page is touched
+    if (bytes > attached_.registered_max) {  // refuses before any page is touched
         throw Error(EDQUOT, std::to_string(bytes) + " bytes of memory: an attached process may have " +
                                 std::to_string(attached_.registered_max) + " registered (attach.registered_max)");
     }
@@ -401,7 +400,7 @@ std::vector<HeldBuffer> AttachedState::held_buffers(PoolHandle handle) {
     }
 }
 
-// ---- Looking in ----
+// ---- Reports and counters ----
 
 RuntimeReport AttachedState::report() {
     RuntimeReport report{.devices = {},

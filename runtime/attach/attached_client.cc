@@ -1,6 +1,6 @@
 // The daemon's side of one attached process: its messages, and requests that wait for something, such as a connection.
-// Requests that are answered at once are in attached_requests.cc, those that may take long in the kernel in
-// attached_errands.cc, and those that end something in attached_ends.cc.
+// Other requests are in other files: attached_requests.cc has those that are answered at once, attached_errands.cc
+// those that may take long in the kernel, and attached_ends.cc those that end an object.
 #include "attach/attached_client.hpp"
 
 #include <algorithm>
@@ -19,10 +19,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How soon turn() looks again at something that a worker or the network has to do first.
+// How soon turn() looks again at a request that waits for a worker or for the network.
 constexpr auto kSoon = 200us;
 
-// Connection requests that one process may hold unanswered.
+// The largest number of connection requests that one process may hold unanswered.
 constexpr std::size_t kRequestsInHandMax = 64;
 
 }  // namespace
@@ -178,7 +178,7 @@ AttachedClient::Clock::time_point AttachedClient::turn(int& left) {
     left_in_turn_ = left;
     conclude_errands();
     const bool was_ending = ending_;
-    // Each may add another, or begin the end of this process, which clears later_.
+    // A call of over() may add a request to later_. It may also begin the end of this process, which clears later_.
     std::size_t left_to_ask = later_.size();
     for (std::size_t i = 0; i < left_to_ask;) {
         Later asked = std::move(later_[i]);
@@ -212,7 +212,7 @@ AttachedClient::Clock::time_point AttachedClient::turn(int& left) {
     return next;
 }
 
-// A node for attempts_, allocated before the attempt begins (D29).
+// Allocates a node for attempts_, before the attempt begins (D29).
 AttachedClient::Attempts::node_type AttachedClient::new_attempt() {
     Attempts one{ConnectionKey{}};
     return one.extract(one.begin());

@@ -1,10 +1,11 @@
-// One attached process, as the daemon's control thread sees it: its objects, its limits, and its requests that take
-// time.
+// One attached process, as the daemon's control thread sees it: the objects, the limits and the unfinished requests of
+// the process.
 //
-// Its messages are hostile. Each object that a message names must be the process's own, and the code that makes an
-// object checks its sizes. Nothing here waits: turn() looks again at requests that take time.
+// The process's messages are hostile. Each object that a message names must belong to the process, and the code that
+// makes an object checks its sizes. Only the destructor and runtime_stops() wait. Any other function returns at once,
+// and turn() continues requests that take time.
 //
-// Thread safety: the control thread's alone.
+// Thread safety: only the control thread uses an AttachedClient.
 #pragma once
 
 #include <atomic>
@@ -37,15 +38,15 @@ public:
     using Clock = std::chrono::steady_clock;
     struct Ways {
         std::function<void(ReplyNode&&)> send;
-        /// Runs a job, which does not throw, on this process's own thread, and has turn() called soon after.
+        /// Runs a job on the thread that the daemon has for this process. turn() is called soon after the job. The job
+        /// must not throw.
         std::function<void(std::function<void()>)> elsewhere;
     };
 
-    /// Calls `ways` on the control thread. Throws Error when memory is short.
-    /// `net_raw`: see Peer.
+    /// Calls `ways` on the control thread. `net_raw`: see Peer. Throws Error if memory is short.
     AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, bool net_raw,
                    std::shared_ptr<Account> account, Ways ways);
-    /// Ends at once all that has not ended yet. Waits for the errand that is under way.
+    /// Ends all remaining objects at once. Waits for the errand that is under way.
     ~AttachedClient();
     AttachedClient(const AttachedClient&) = delete;
     AttachedClient& operator=(const AttachedClient&) = delete;
@@ -54,67 +55,72 @@ public:
 
     enum class Taken {
         yes,
-        not_ours,       ///< no message of this library
-        other_version,  ///< its sender has been told
+        not_ours,       ///< the packet is no message of this library
+        other_version,  ///< the packet has another version of the protocol, and its sender was told so
     };
-    /// Answers now or later. Unless this returns Taken::yes, the caller ends the process.
+    /// Takes a packet of the process, and answers it now or later. If the result is not Taken::yes, the caller evicts
+    /// the process.
     [[nodiscard]] Taken take(const wire::Packet& packet, Handed handed);
-    /// Things that end in one turn of all processes together: calls of other threads wait for the end of a turn.
+    /// The largest number of objects that end in one turn, of all processes together. The number is small because calls
+    /// of other threads wait for the end of the turn.
     static constexpr int kEndsInTurn = 16;
-    /// Goes on with requests that take time. Ends at most `left` things and subtracts their number from it. Returns
-    /// when to call again at the latest.
+    /// Continues requests that take time. Ends at most `left` objects, and subtracts their number from `left`. Returns
+    /// the time by which the next call is due.
     [[nodiscard]] Clock::time_point turn(int& left);
-    /// Logs what the process was refused since the last call, if anything: its library would have refused that, too.
+    /// Logs which requests of the process, and which of its submissions, were refused since the last call. Logs nothing
+    /// if there are none. The process's own session should have refused these submissions.
     void log_refusals();
-    /// Tells the process of a device's event, unless the event concerns another process.
+    /// Sends an event to the process. Leaves out events of a worker, and events of another process's objects.
     void tell(const Event& event);
     [[nodiscard]] bool has_session(std::uint32_t id) const noexcept { return sessions_.contains(id); }
 
-    /// Begins to take everything down. `abandoned`: nobody reads its rings any more. `done` learns whether all was
-    /// drained within the time.
+    /// Begins to end all objects of the process. `abandoned`: no thread reads the process's rings any more. Calls
+    /// `done` after the last object has ended. `whole`: all queue pairs were flushed within `drain`.
     void end(std::chrono::milliseconds drain, bool abandoned, std::function<void(bool whole)> done);
-    /// The process is gone, after it had begun to end by its own wish.
+    /// Call this when the process is gone: no thread reads its rings any more. It may have begun to detach before.
     void abandon() noexcept { abandoned_ = true; }
     [[nodiscard]] bool ending() const noexcept { return ending_; }
     [[nodiscard]] bool ended() const noexcept { return ended_; }
-    /// After ended(): whether all that it had in flight was flushed in time.
+    /// Valid after ended() is true. Whether all work requests in flight were flushed in time.
     [[nodiscard]] bool whole() const noexcept { return whole_; }
-    /// Cancels its errands. One that has not begun fails with ESHUTDOWN.
+    /// Cancels all errands of the process. An errand that has not begun fails with ESHUTDOWN.
     void cancel_errands() noexcept;
-    /// Call before the runtime stops: cancels its errands and waits for the one that is under way.
+    /// Call this before the runtime stops. Cancels all errands, and waits for the errand that is under way.
     void runtime_stops() noexcept;
 
 private:
-    // How often turn() is due while requests wait for others only. A connection that arrives causes a turn at once.
+    // How often turn() is due while requests only wait for a peer or another process. A change of a connection causes a
+    // turn at once.
     static constexpr std::chrono::seconds kSeldom{1};
 
-    // A request that takes time. turn() calls over() until it returns true; `next` says when a turn is due for it.
+    // A request that takes time. turn() calls over() until over() returns true. The next turn for it is due at `next`.
     struct Later {
         std::function<bool(Clock::time_point now)> over;
         Clock::time_point next;
     };
     struct OwnRegion {
-        std::shared_ptr<ReceivedMemory> memory;  // shared by regions that are parts of one memory
+        std::shared_ptr<ReceivedMemory> memory;  // shared by all regions in the same memory
         std::byte* data = nullptr;
         std::uint64_t length = 0;
         PdId pd = 0;
         Account::Held place;
         Account::Held pinned;
     };
-    // A request that the process's own thread carries out, under way or waiting for that.
+    // An errand: a request that the daemon's thread for this process carries out. The first errand of a process is
+    // under way, and the others wait. An errand has three steps.
     struct Errand {
-        PdId pd = 0;  // the protection domain that it needs; 0: none
-        // First: on the control thread, in each turn until it returns true; null: ready at once.
+        PdId pd = 0;  // the protection domain that the errand needs; 0: none
+        // The first step, on the control thread. Each turn calls `ready` until it returns true. Null: ready at once.
         std::function<bool()> ready;
-        // Second: on the process's own thread; null: nothing to do there.
+        // The second step, on the daemon's thread for this process. Null: there is nothing to do on that thread.
         std::function<void()> carry_out;
-        // Last: on the control thread; `failure` is the exception of `ready` or `carry_out`. Owns what `carry_out`
-        // made, and gives it back.
+        // The last step, on the control thread. `failure` is the exception of `ready` or `carry_out`. `conclude` owns
+        // the objects that `carry_out` has made, and gives them back.
         std::function<void(std::exception_ptr failure)> conclude;
         bool begun = false;
         std::atomic<bool> cancelled{false};
         std::atomic<bool> over{false};
-        std::exception_ptr failure;  // valid once `over` is true
+        std::exception_ptr failure;  // valid after `over` has become true
 
         void run() noexcept;
     };
@@ -130,9 +136,9 @@ private:
     struct OwnQp {
         Account::Held place;
         Account::Held requests;
-        bool busy = false;                     // being closed or reset
-        std::optional<Retirement> retirement;  // set while it is drained
-        std::set<std::uint32_t> sessions;      // sessions that may post to it
+        bool busy = false;                     // the queue pair is being closed or reset
+        std::optional<Retirement> retirement;  // set while the queue pair is drained
+        std::set<std::uint32_t> sessions;      // the sessions that may post to the queue pair
     };
     struct OwnSrq {
         Account::Held place;
@@ -143,32 +149,32 @@ private:
     using Windows = std::map<MwHandle, OwnObject>;
     using Ahs = std::map<AhHandle, OwnObject>;
     using Attempts = std::set<ConnectionKey>;
-    // A region on its way out, which work requests may still name. The process cannot use it any more, and gets it back
-    // if its end fails.
+    // A memory region that is being ended. Work requests may still name the region. The process cannot use the region
+    // any more. If ending the region fails, the process gets it back.
     struct EndingRegion {
         Regions::node_type own;
         UseSearch search;
-        bool unused = false;
-        std::optional<RegionEnd> end;  // set once it is unused; nothing: it has ended with the runtime
-        int error = ECANCELED;         // result of RegionEnd::carry_out()
+        bool unused = false;           // no work request names the region
+        std::optional<RegionEnd> end;  // valid if `unused` is true; nothing: the region has ended with the runtime
+        int error = ECANCELED;         // the result of RegionEnd::carry_out()
     };
     struct EndingAh {
         Ahs::node_type own;
         UseSearch search;
-        bool removed = false;  // its removal from the workers has begun
+        bool removed = false;  // the workers have begun to remove the address handle
     };
-    // Queue pairs on their way out. Each turn goes on with some of them.
+    // Queue pairs that are being retired. Each turn continues with some of them.
     struct Retirements {
         Clock::time_point deadline;
         std::deque<QpHandle> waiting;
         std::vector<QpHandle> under_way;
-        bool whole = true;  // all of them were flushed in time
+        bool whole = true;  // all queue pairs so far were flushed in time
     };
 
     [[nodiscard]] bool answer_by_kind(const wire::Packet& packet, Handed& handed);
     template <class Body>
     [[nodiscard]] bool answer(const wire::Packet& packet, Handed& handed);
-    /// A node for the answer to a Body, allocated before the request is carried out (D29).
+    /// Allocates the node for the answer to a request of type Body, before the request is carried out (D29).
     template <class Body>
     [[nodiscard]] static ReplyNode node_for();
     template <class Body>
@@ -185,7 +191,7 @@ private:
     void later(std::uint64_t id, std::function<std::optional<typename Body::Answered>(Clock::time_point now)> turn,
                std::chrono::milliseconds within);
 
-    // attached_requests.cc: requests that are answered at once. Each returns its answer.
+    // In attached_requests.cc: requests that are answered at once. Each function returns the answer.
     wire::Attached carry_out(const wire::Attach& asked, std::vector<UniqueFd>& back);
     wire::SessionOpened carry_out(const wire::OpenSession& asked, Handed& handed, std::vector<UniqueFd>& back);
     wire::QpNamed carry_out(const wire::CreateQp& asked);
@@ -220,7 +226,7 @@ private:
     void begin(std::uint64_t id, const wire::Accept& asked);
     void begin(std::uint64_t id, const wire::NextRequest& asked);
 
-    // attached_errands.cc
+    // In attached_errands.cc: requests that are answered after an errand.
     void begin(std::uint64_t id, const wire::RegisterMemory& asked, Handed& handed);
     void begin(std::uint64_t id, const wire::Deregister& asked);
     void begin(std::uint64_t id, const wire::ClosePool& asked);
@@ -250,7 +256,7 @@ private:
     void require_session(std::uint32_t id) const;
     OwnQp& require_qp(QpHandle handle);
     void drop_session(std::uint32_t id);
-    // attached_ends.cc: functions that return bool do a part of the work, and return true after the last part.
+    // In attached_ends.cc. A function that returns bool does a part of its work, and returns true after the last part.
     [[nodiscard]] Retirements begin_retiring(const std::vector<QpHandle>& handles, std::chrono::milliseconds within);
     [[nodiscard]] bool retire_some(Retirements& ends) noexcept;
     [[nodiscard]] std::optional<bool> is_drained(QpHandle handle) noexcept;
@@ -274,29 +280,29 @@ private:
     bool whole_ = true;
     int left_in_turn_ = kEndsInTurn;
 
-    std::shared_ptr<SharedMemory> counters_;  // of the receive pools
+    std::shared_ptr<SharedMemory> counters_;  // the counters of the receive pools
     std::vector<bool> counters_used_;
     std::map<std::string, PdId> default_pds_;  // by device
     std::map<PdId, Account::Held> pds_;
     std::map<std::uint32_t, std::shared_ptr<ClientShare>> shares_;  // by worker
     std::map<std::uint32_t, Account::Held> sessions_;
-    std::set<std::uint32_t> closing_;  // those of sessions_ that are being closed
+    std::set<std::uint32_t> closing_;  // sessions that are being closed
     std::map<QpHandle, OwnQp> qps_;
     std::map<SrqHandle, OwnSrq> srqs_;
     std::map<PoolHandle, OwnPool> pools_;
     Regions regions_;
-    std::deque<std::shared_ptr<Errand>> errands_;  // the first is under way, the others wait
+    std::deque<std::shared_ptr<Errand>> errands_;  // the first errand is under way, the others wait
     Windows windows_;
     Ahs ahs_;
     std::map<std::pair<std::uint32_t, std::uint64_t>, Account::Held> listeners_;  // by device and number
-    // Connection requests that it has neither accepted nor rejected, by device and number.
+    // Connection requests that the process has neither accepted nor rejected, by device and number.
     std::map<std::pair<std::uint32_t, std::uint64_t>, FlowBlock> requests_;
-    Attempts attempts_;  // connection attempts whose outcome it waits for
+    Attempts attempts_;  // connection attempts whose outcome the process waits for
     std::vector<Later> later_;
-    // Refusals since the last line in the log.
+    // Refused requests since the last log line about refusals.
     std::uint64_t requests_refused_ = 0;
     std::string last_refusal_;
-    std::uint64_t slots_refused_ = 0;  // total when that line was logged
+    std::uint64_t slots_refused_ = 0;  // refused submissions up to the last call of log_refusals()
     std::uint64_t slots_refused_of_closed_ = 0;
 };
 

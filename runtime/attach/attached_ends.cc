@@ -1,4 +1,4 @@
-// The end of an attached process's objects: queue pairs and sessions at its request, everything with the process.
+// Ends objects of an attached process: queue pairs and sessions at its request, and all objects when the process ends.
 #include <algorithm>
 #include <memory>
 #include <type_traits>
@@ -13,14 +13,14 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Queue pairs of one process that are drained at the same time. Each turn looks at all of them.
+// The largest number of queue pairs of one process that are drained at the same time. Each turn looks at all of them.
 constexpr std::size_t kRetiringMax = 256;
 
 }  // namespace
 
 void AttachedClient::begin(std::uint64_t id, const wire::CloseQp& asked) {
     if (!qps_.contains(asked.handle)) {
-        return reply<wire::CloseQp>(id, {.handle = asked.handle, .drained = 1});  // closed with its session
+        return reply<wire::CloseQp>(id, {.handle = asked.handle, .drained = 1});  // it was closed with its session
     }
     OwnQp& own = require_qp(asked.handle);
     own.retirement =
@@ -42,7 +42,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseQp& asked) {
 
 void AttachedClient::begin(std::uint64_t id, const wire::ResetQp& asked) {
     OwnQp& own = require_qp(asked.handle);
-    (void)runtime_.info(asked.handle);  // throws for a queue pair that was lost with its device
+    (void)runtime_.info(asked.handle);  // throws if the queue pair was lost with its device
     own.retirement =
         runtime_.begin_retiring_here(asked.handle, runtime_.platform->now() + runtime_.config.drain_timeout);
     own.busy = true;
@@ -62,8 +62,9 @@ void AttachedClient::begin(std::uint64_t id, const wire::ResetQp& asked) {
         0ms);
 }
 
-// Returns nothing while the queue pair is drained, or when this turn has ended enough. Otherwise the queue pair is not
-// busy any more, and the caller ends or restarts it.
+// Returns nothing while the queue pair is still being drained, or if this turn must not end more objects. Otherwise
+// returns whether the queue pair was flushed in time. The queue pair is not busy any more then, and the caller ends or
+// restarts it.
 std::optional<bool> AttachedClient::is_drained(QpHandle handle) noexcept {
     OwnQp& own = qps_.at(handle);
     if (left_in_turn_ <= 0) {
@@ -90,21 +91,21 @@ std::optional<bool> AttachedClient::is_drained(QpHandle handle) noexcept {
 // Retires the session's queue pairs, and then closes the session.
 void AttachedClient::begin(std::uint64_t id, const wire::CloseSession& asked) {
     if (!sessions_.contains(asked.id)) {
-        return reply<wire::CloseSession>(id, {});  // it is closed already
+        return reply<wire::CloseSession>(id, {});  // the session is closed already
     }
     later<wire::CloseSession>(
         id,
         [this, session = asked.id,
          ends = std::optional<Retirements>()](Clock::time_point) mutable -> std::optional<wire::Nothing> {
             if (!sessions_.contains(session)) {
-                return wire::Nothing{};  // another request has closed it
+                return wire::Nothing{};  // another request has closed the session
             }
             if (!ends) {
                 const std::vector<QpHandle> its = qps_of(session);
                 if (std::any_of(its.begin(), its.end(), [&](QpHandle handle) { return qps_.at(handle).busy; })) {
-                    return std::nullopt;  // wait until it is closed or reset
+                    return std::nullopt;  // waits until this queue pair is closed or reset
                 }
-                closing_.insert(session);  // from here on nothing is made for it
+                closing_.insert(session);  // from now on, no object is made for this session
                 ends = begin_retiring(its, runtime_.config.drain_timeout);
             }
             if (!retire_some(*ends)) {
@@ -145,7 +146,7 @@ bool AttachedClient::retire_some(Retirements& ends) noexcept {
         ends.waiting.pop_front();
         OwnQp& own = qps_.at(handle);
         try {
-            if (!own.retirement) {  // otherwise it is being closed or reset already
+            if (!own.retirement) {  // otherwise the queue pair is being closed or reset already
                 own.retirement = runtime_.begin_retiring_here(handle, ends.deadline);
             }
             ends.under_way.push_back(handle);
@@ -192,7 +193,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::Detach&) {
 void AttachedClient::end(std::chrono::milliseconds drain, bool abandoned, std::function<void(bool whole)> done) {
     ending_ = true;
     abandoned_ = abandoned;
-    later_.clear();  // nobody waits for these any more, or learns that the attachment has ended
+    later_.clear();  // the process either does not wait for these any more, or learns that the attachment has ended
     for (const ConnectionKey& key : std::exchange(attempts_, {})) {
         runtime_.drop_attempt_here(key);
     }
@@ -219,7 +220,7 @@ void AttachedClient::end(std::chrono::milliseconds drain, bool abandoned, std::f
                       .next = {}});
 }
 
-// Ends one listener in a turn, since many requests may wait there, and they end with it.
+// Ends only one listener in a turn, because many connection requests may wait at the listener and end with it.
 bool AttachedClient::stop_listening_at_some() noexcept {
     if (left_in_turn_ > 0 && !listeners_.empty()) {
         left_in_turn_ = 0;
@@ -237,7 +238,7 @@ bool AttachedClient::stop_listening_at_some() noexcept {
 }
 
 bool AttachedClient::close_some() noexcept {
-    // Returns whether all of `things` are gone.
+    // Closes some of `things`. Returns whether all of them are gone.
     const auto close = [&](auto& things, const char* what, auto&& how) {
         for (; left_in_turn_ > 0 && !things.empty(); --left_in_turn_) {
             const auto one = things.begin();
@@ -249,7 +250,7 @@ bool AttachedClient::close_some() noexcept {
                     return false;
                 }
                 log_error("client {}: {} does not end: {}", number_, what, error.what());
-                // It still counts in this user's account.
+                // The object remains, and still counts in the user's account.
                 runtime_.keep_until_end(std::make_shared<std::decay_t<decltype(one->second)>>(std::move(one->second)));
                 things.erase(one);
             }
@@ -294,10 +295,10 @@ bool AttachedClient::close_some() noexcept {
     return true;
 }
 
-// A session's worker lets go of it in its own time, which may take several turns.
+// Closes sessions. A worker releases a session in its own time, so this may take several turns.
 void AttachedClient::close_some_sessions() noexcept {
     for (auto session = sessions_.begin(); left_in_turn_ > 0 && session != sessions_.end(); --left_in_turn_) {
-        bool closed = true;  // also when closing it has failed for good
+        bool closed = true;  // also if closing the session has failed for good
         try {
             runtime_.begin_closing_session_here(session->first, runtime_.platform->now(), abandoned_);
             closed = runtime_.session_closed_here(session->first);

@@ -1,7 +1,7 @@
-// Requests of an attached process that may take long (errands). The process's own thread carries out calls in which the
-// kernel pins pages, lets go of them, or looks for the owner of a network address. Before something ends, the workers
-// check whether work requests in the process's rings still name it. Each process has one errand at a time, so nobody
-// else waits for it.
+// Errands: requests of an attached process that may take long. The daemon has a thread for each process. This thread
+// carries out calls in which the kernel pins pages, releases pages, or looks for the owner of a network address. Before
+// an object ends, the workers check whether work requests in the process's rings still name the object. Each process
+// has one errand at a time, and no other process waits for it.
 #include <algorithm>
 #include <bit>
 #include <cerrno>
@@ -15,7 +15,7 @@
 
 namespace pollcore {
 
-// Runs on the process's own thread, or on the control thread if it was cancelled before it began.
+// Runs on the daemon's thread for the process. If the errand was cancelled before it began, runs on the control thread.
 void AttachedClient::Errand::run() noexcept {
     try {
         if (cancelled.load(std::memory_order_relaxed)) {
@@ -101,7 +101,7 @@ void AttachedClient::conclude_errands() noexcept {
         const std::shared_ptr<Errand> errand = std::move(errands_.front());
         errands_.pop_front();
         attempt("what it had asked for", [&] {
-            // The process's thread may still hold the errand. What the errand owns is dropped here.
+            // The daemon's thread for the process may still hold the errand. So this drops what the errand owns.
             (void)std::exchange(errand->ready, nullptr);
             (void)std::exchange(errand->carry_out, nullptr);
             std::exchange(errand->conclude, nullptr)(std::exchange(errand->failure, nullptr));
@@ -229,7 +229,7 @@ void AttachedClient::conclude(EndingRegion& ending, const std::exception_ptr& fa
         regions_.insert(std::move(ending.own));
         throw;
     }
-    // Given back before the process hears of the end: its next request may need these bytes.
+    // Gives the memory back before the process learns of the end: the process's next request may need these bytes.
     ending.own = {};
 }
 
@@ -270,7 +270,8 @@ void AttachedClient::begin(std::uint64_t id, const wire::ClosePool& asked) {
     send_elsewhere(std::move(its));
 }
 
-// Ends several regions of an ending process by one errand. Its queue pairs are gone, so nothing names the regions.
+// Ends several memory regions of an ending process by one errand. The queue pairs of the process are gone, so no work
+// request names the regions.
 void AttachedClient::end_regions() {
     struct Ending {
         RegionEnd end;
@@ -296,7 +297,7 @@ void AttachedClient::end_regions() {
         if (end) {
             all->push_back({.end = *end, .own = std::move(own)});
         } else if (failed) {
-            runtime_.keep_until_end(std::move(own));  // the device may still reach it
+            runtime_.keep_until_end(std::move(own));  // the device may still access the region
         }
     }
     if (all->empty()) {
@@ -404,7 +405,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::DestroyAh& asked) {
                                            ending->own = {};
                                            return {};
                                        });
-    // Asks the workers twice (D40).
+    // Asks the workers twice: first to look for uses of the address handle, then to remove it (D40).
     its->ready = [this, ending, handle = asked.handle] {
         if (ending->own.empty()) {
             require_own(ahs_, handle, "address handle");

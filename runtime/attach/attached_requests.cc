@@ -22,8 +22,8 @@
 namespace pollcore {
 namespace {
 
-// In a queue pair's Q_Key this bit needs a privilege (IBTA 10.2.5). In a work request it stands for the queue pair's
-// own Q_Key, and needs no check.
+// A Q_Key with this bit set needs a privilege if it is the Q_Key of a queue pair (IBTA 10.2.5). In a work request, the
+// bit means the queue pair's own Q_Key, and needs no check.
 constexpr std::uint32_t kPrivilegedQkey = 1U << 31;
 
 template <class Counters>
@@ -148,7 +148,7 @@ PdId AttachedClient::pd_for(const std::string& device, PdId asked) {
 
 std::string AttachedClient::device_name(const NameText& device) const {
     const std::string name = device.string();
-    (void)runtime_.device(name);  // throws if there is no such device
+    (void)runtime_.device(name);  // throws if this device does not exist
     return name.empty() ? runtime_.config.devices.front().name : name;
 }
 
@@ -269,7 +269,7 @@ wire::Nothing AttachedClient::carry_out(const wire::ReleasePd& asked) {
     }
     if (runtime_.release_pd_here(asked.pd)) {
         pds_.erase(asked.pd);
-    }  // otherwise something is left in it, and it ends with this process
+    }  // otherwise objects are left in the protection domain, and it ends with this process
     return {};
 }
 
@@ -313,7 +313,7 @@ wire::SrqNamed AttachedClient::carry_out(const wire::CreateSrq& asked) {
 
 wire::Nothing AttachedClient::carry_out(const wire::CloseSrq& asked) {
     const auto own = srqs_.find(asked.handle);
-    if (own != srqs_.end()) {  // otherwise it was closed with its session
+    if (own != srqs_.end()) {  // otherwise the shared receive queue was closed with its session
         runtime_.close_srq(asked.handle);
         srqs_.erase(own);
     }
@@ -373,7 +373,7 @@ wire::Held AttachedClient::carry_out(const wire::AskHeldBuffers& asked) {
     return held;
 }
 
-// ---- Looking in ----
+// ---- Reports and counters ----
 
 wire::WorkerCounted AttachedClient::carry_out(const wire::AskWorkerCounters& asked) {
     wire::WorkerCounted counted;

@@ -1,5 +1,5 @@
-// The attached process's side: requests and their answers, and the end of the daemon. The calls that ask are in
-// attached_calls.cc.
+// The attached process's side: requests and their answers, and the end of the daemon. The calls that send the requests
+// are in attached_calls.cc.
 #include "attach/attached_state.hpp"
 
 #include <fcntl.h>
@@ -105,7 +105,7 @@ bool AttachedState::stop() {
         whole = ask(wire::Detach{}).whole != 0;
     } catch (...) {
         if (!lost()) {
-            over();  // wakes all who wait for an answer
+            over();  // wakes all threads that wait for an answer
             throw;
         }
     }
@@ -149,7 +149,7 @@ wire::Packet AttachedState::exchange(std::uint64_t id, std::span<const std::byte
         (void)::poll(&writable, 1, static_cast<int>(std::min<std::int64_t>(left, 60'000)));
     }
     std::unique_lock lock(mutex_);
-    if (error == 0 || error == EPIPE) {  // EPIPE: the reader sees the end, and calls lose()
+    if (error == 0 || error == EPIPE) {  // EPIPE: the reader thread sees the end, and calls lose()
         if (!changed_.wait_until(lock, deadline, [&] { return question.answered || lost(); })) {
             error = ETIMEDOUT;
         }
@@ -165,7 +165,7 @@ wire::Packet AttachedState::exchange(std::uint64_t id, std::span<const std::byte
 
 void AttachedState::read_answers() noexcept {
     pthread_setname_np(pthread_self(), "pollcore-attach");
-    // A thread inherits its maker's affinity. The program's own thread may be pinned to one CPU.
+    // A thread inherits the affinity of the thread that makes it, which may be pinned to one CPU.
     cpu_set_t anywhere;
     CPU_ZERO(&anywhere);
     for (std::size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
@@ -188,7 +188,7 @@ void AttachedState::read_answers() noexcept {
         if (fds[0].revents != 0) {
             (void)drain_event(wake_.get());
         }
-        // Takes in all that the daemon has sent before bury() handles its end.
+        // Takes all messages that the daemon has sent before bury() handles the daemon's end.
         while (listening) {
             try {
                 wire::Packet packet;
@@ -239,15 +239,15 @@ void AttachedState::take(wire::Packet&& packet) {
     }
 }
 
-/// No more answers come: wakes all who wait for one.
+/// Call this when no more answers arrive. Wakes all threads that wait for an answer.
 void AttachedState::lose() noexcept {
     const std::lock_guard lock(mutex_);
     lost_.store(true, std::memory_order_release);
     changed_.notify_all();
 }
 
-// The kernel has taken the daemon's queue pairs down (H2), so requests in flight end here. A session that the daemon
-// closed before its end has all its completions.
+// The daemon is gone, and the kernel has destroyed its queue pairs (H2). So all work requests in flight end here. A
+// session that the daemon had closed already has all its completions.
 void AttachedState::bury() noexcept {
     lose();
     {
@@ -258,7 +258,7 @@ void AttachedState::bury() noexcept {
             std::uint32_t open = 0;
             (void)header->closed.compare_exchange_strong(open, SessionHeader::kDaemonGone, std::memory_order_acq_rel);
             if (session.bell.valid()) {
-                // The daemon's end of the bell is closed, so the bell stays readable for good.
+                // The daemon's socket of the bell is closed, so this process's socket stays readable for good.
                 (void)header->application_sleep.take();
             }
         }
@@ -266,7 +266,7 @@ void AttachedState::bury() noexcept {
     events_.close();
 }
 
-// ---- The object ----
+// ---- Attachment ----
 
 Attachment::Attachment(const AttachOptions& options) : Attachment(options, make_control_side<AttachedState>(options)) {}
 

@@ -1,7 +1,7 @@
-// The attached process's side: a ControlSide that asks the daemon over a socket.
+// The attached process's side of attaching: a ControlSide that asks the daemon over a socket.
 //
-// Thread safety: all functions from any thread. Each waits for the answer to its own request; a reader thread receives
-// all answers.
+// Thread safety: any thread may call all functions. Each call waits for the answer to its own request. A reader thread
+// receives all answers.
 #pragma once
 
 #include <atomic>
@@ -94,21 +94,23 @@ private:
     struct MappedSession {
         SharedMemory memory;
         std::shared_ptr<InFlightLog> log;
-        UniqueFd bell;         // a socket that receives what the worker sends
+        UniqueFd bell;         // a socket by which the worker wakes this process
         UniqueFd worker_bell;  // an eventfd that wakes the worker
         std::uint32_t wide = 0;
     };
     struct MappedRegion {
-        std::shared_ptr<HostMemory> memory;  // shared by several regions, if parts of it were registered
+        std::shared_ptr<HostMemory> memory;  // shared by all regions in the same memory
         std::byte* data = nullptr;
         std::size_t size = 0;
     };
 
-    /// Sends `body` and waits for its answer. Throws what the daemon answered, or Error(ECONNRESET).
+    /// Sends `body` and waits for the answer. Throws the daemon's error, or the reason why there is no answer, such as
+    /// Error(ECONNRESET) when the daemon is gone.
     template <class Body>
     typename Body::Answered ask(const Body& body, std::span<const int> descriptors = {},
                                 std::vector<UniqueFd>* back = nullptr);
-    /// For requests that end something: logs a failure, unless the daemon is gone and the thing has ended with it.
+    /// Like ask(), for requests that end an object, but logs a failure. Logs nothing if the daemon is gone, because the
+    /// object has ended with the daemon.
     template <class Body>
     void tell(const Body& body) noexcept;
     [[nodiscard]] wire::Packet exchange(std::uint64_t id, std::span<const std::byte> packet,
@@ -138,10 +140,10 @@ private:
     std::condition_variable changed_;
     std::uint64_t next_id_ = 1;
     bool stopped_ = false;
-    bool buried_ = false;  // the daemon is gone
+    bool buried_ = false;  // the daemon is gone, and bury() has run
     std::map<std::uint64_t, Question*> questions_;
     bool welcomed_ = false;
-    // The first answer, if the daemon turned this process away before it asked.
+    // The daemon's answer, if the daemon refused this process before the process sent its first request.
     std::optional<wire::Packet> early_;
     std::map<std::uint32_t, MappedSession> sessions_;
     std::map<std::uint64_t, MappedRegion> regions_;

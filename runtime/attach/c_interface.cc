@@ -1,4 +1,5 @@
-// attach.h: each function calls its C++ counterpart. An exception becomes an errno value and a sentence.
+// The functions of attach.h. Each function calls its C++ counterpart. An exception becomes an errno value and a
+// sentence.
 #include <cstddef>
 #include <cstring>
 #include <exception>
@@ -122,7 +123,8 @@ std::string text(const char* from) {
     return from != nullptr ? from : "";
 }
 
-// Both types are plain data of one layout, as asserted above. They are copied, so neither is read as the other.
+// Both types are plain data of the same layout, as asserted above. The bytes are copied, because an object of one type
+// must not be read as the other type.
 WorkRequest request_of(const pollcore_work_request& from) noexcept {
     WorkRequest request;
     std::memcpy(static_cast<void*>(&request), &from, sizeof(request));

@@ -1,5 +1,5 @@
-// Messages and news of attached processes that wait for the control thread. Each process has its turn, so one that
-// sends much does not hold up the others.
+// Messages and other news of attached processes, which wait for the control thread. The control thread takes one entry
+// of each process at a time. So a process that sends many messages does not delay other processes.
 //
 // Thread safety: any thread.
 #pragma once
@@ -22,19 +22,19 @@ namespace pollcore {
 
 struct Heard {
     enum class What {
-        came,
-        said,
-        gone,         ///< the process is gone, and its messages that still wait are dropped
-        unwelcome,    ///< the configuration does not let its user in any more
-        carried_out,  ///< an errand has ended on the process's own thread
+        came,         ///< a new process has sent its first message
+        said,         ///< a message of the process
+        gone,         ///< the process is gone, and its waiting messages are dropped
+        unwelcome,    ///< the configuration does not let the process's user attach any more
+        carried_out,  ///< the daemon's thread for the process has carried out an errand
     };
     What what = What::said;
-    std::uint32_t number = 0;  ///< of the process
-    std::string text;          ///< came: its description; gone: how it went
+    std::uint32_t number = 0;  ///< the daemon's number for the process
+    std::string text;          ///< for `came`: the process's description; for `gone`: how the process ended
     wire::Packet packet;
     Handed handed;
-    std::shared_ptr<Account> account;  ///< came: its account
-    bool net_raw = false;              ///< came: see Peer
+    std::shared_ptr<Account> account;  ///< for `came`: the process's account
+    bool net_raw = false;              ///< for `came`: see Peer
 };
 
 class ClientInbox {

@@ -15,13 +15,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Time to drain a process that has died or broken the rules. Work that its devices have not flushed by then is cut
+// The time to drain a process that has died or was evicted. Work requests that a device has not flushed by then are cut
 // short.
 constexpr auto kEndWithin = 500ms;
-// Extra time when all processes are told to end, for things that are held up by a worker stuck inside a provider's
-// call.
+// The extra time when all processes are told to end. It is for objects that wait for a worker inside a provider's call.
 constexpr auto kStopWithin = 2s;
-// How often at most the log says what one process was refused.
+// The shortest time between two log lines about the refusals of one process.
 constexpr auto kLinesEvery = 1s;
 
 // When to try again if a job could not be posted.
@@ -35,25 +34,26 @@ Clients::Clients(RuntimeState& runtime, Connections& connections) : runtime_(run
 
 Clients::~Clients() {
     closing_.store(true, std::memory_order_release);
-    // Waits for the jobs that were posted before. The last of them may post one more, which runs before the next call.
+    // Waits for the jobs that were posted before. The last of these jobs may post another one. That job runs before the
+    // next call().
     runtime_.call([] {});
     runtime_.call([this] {
         runtime_.set_host(nullptr);
         clients_.clear();
     });
-    // Waits for one more job, which a process's own thread may have posted meanwhile.
+    // Waits for another job, which the daemon's thread for a process may have posted meanwhile.
     runtime_.call([] {});
 }
 
-// ---- Any thread ----
+// ---- For any thread ----
 
 void Clients::hear(Heard&& heard) {
     inbox_.put(std::move(heard));
     look();
 }
 
-// Posts one job at a time, which runs behind those of the program's own threads, so that attached processes do not hold
-// them up.
+// Posts one job at a time. The job runs after the jobs that the program's own threads have posted before, so attached
+// processes do not delay these threads.
 void Clients::look() noexcept {
     if (closing_.load(std::memory_order_acquire) || posted_.exchange(true, std::memory_order_acq_rel)) {
         return;
@@ -75,7 +75,7 @@ bool Clients::stop(std::chrono::milliseconds drain) {
             end(number, kEndWithin, false, "was told to end");
         }
     });
-    // A process that began to detach late has its own time for that.
+    // A process that began to detach late has the whole drain time from that moment.
     await_all_gone(std::max(kEndWithin, runtime_.config.drain_timeout) + kStopWithin);
     if (const std::uint32_t left = counts().now; left != 0) {
         log_error("attach: {} processes do not end; is a worker stuck inside a provider's call?", left);
@@ -104,7 +104,7 @@ void Clients::count(F&& change) {
     change(counts_);
 }
 
-// ---- The control thread ----
+// ---- For the control thread ----
 
 void Clients::event(const Event& event) {
     for (auto& [number, client] : clients_) {
@@ -124,7 +124,7 @@ bool Clients::session_broken(std::uint32_t session) {
 
 void Clients::runtime_stops() {
     for (auto& [number, client] : clients_) {
-        client.attached->cancel_errands();  // all are cancelled first, so that each is waited for once
+        client.attached->cancel_errands();  // cancels the errands of all processes before waiting for any
     }
     for (auto& [number, client] : clients_) {
         client.attached->runtime_stops();
@@ -132,7 +132,7 @@ void Clients::runtime_stops() {
 }
 
 void Clients::work() {
-    // Whatever is thrown below, the rest is looked at again.
+    // Its destructor looks at the remaining entries later, even if a call below throws.
     struct Next {
         Clients& clients;
         Clock::time_point when;
@@ -270,7 +270,7 @@ Clients::Clock::time_point Clients::turns(Clock::time_point now) {
     for (const std::uint32_t number : order) {
         Client& client = clients_.at(number);
         if (now >= client.look_at) {
-            client.look_at = Clock::time_point::max();  // unless turn() begins something that needs an earlier look
+            client.look_at = Clock::time_point::max();  // turn() may set an earlier time
             const bool had_some = left > 0;
             client.look_at = std::min(client.attached->turn(left), client.look_at);
             if (had_some && left <= 0) {
@@ -287,7 +287,7 @@ Clients::Clock::time_point Clients::turns(Clock::time_point now) {
         }
     }
     if (left <= 0) {
-        look();  // goes on behind the calls that have come meanwhile
+        look();  // continues after calls of other threads that have come meanwhile
     }
     return next;
 }
@@ -302,7 +302,7 @@ void Clients::forget_ended(std::uint32_t number) {
     }
     const bool whole = client->second.attached->whole();
     clients_.erase(client);
-    connections_.hang_up(number);  // after its last answer
+    connections_.hang_up(number);  // the connection ends after its last answer
     count([&](AttachCounts& counts) {
         --counts.now;
         counts.cut_short += !whole;

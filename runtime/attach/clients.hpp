@@ -1,7 +1,7 @@
-// All attached processes, as the control thread knows them. Handles their messages in turn, their requests that take
-// time, and their ends, and logs who comes and goes.
+// All attached processes, as the control thread knows them. Clients handles the processes' messages in turn, continues
+// their requests that take time, ends processes, and logs which processes attach and detach.
 //
-// Thread safety: as each function says.
+// Thread safety: see each section.
 #pragma once
 
 #include <atomic>
@@ -27,20 +27,20 @@ public:
     using Clock = std::chrono::steady_clock;
 
     Clients(RuntimeState& runtime, Connections& connections);
-    /// Ends the processes that are left at once, and tells nobody.
+    /// Ends all remaining processes at once, and does not tell them.
     ~Clients() override;
     Clients(const Clients&) = delete;
     Clients& operator=(const Clients&) = delete;
 
-    // Any thread.
+    // For any thread.
     void hear(Heard&& heard);
     void look() noexcept;
-    /// Tells all processes to end, waits at most `drain` until they have detached, and takes down the others. Returns
-    /// false when something was cut short.
+    /// Tells all processes to end, and waits until they have detached, for `drain` at most. Then ends the remaining
+    /// processes. False: work of a process was cut short, or a process does not end.
     bool stop(std::chrono::milliseconds drain);
     [[nodiscard]] AttachCounts counts() const;
 
-    // ClientHost: the control thread.
+    // The functions of ClientHost, for the control thread.
     void connections_changed() override { look_at_all(); }
     void event(const Event& event) override;
     bool session_broken(std::uint32_t session) override;
@@ -50,20 +50,20 @@ private:
     struct Client {
         std::unique_ptr<Executor> own_thread;  // for errands; declared first, so that it ends after `attached`
         std::unique_ptr<AttachedClient> attached;
-        Clock::time_point look_at{};  // when its turn is due at the latest
+        Clock::time_point look_at{};  // the time by which this process's next turn is due
         bool detaches = false;
     };
 
     void await_all_gone(std::chrono::milliseconds within) const;
 
-    // All on the control thread.
+    // For the control thread.
     void work();
     void take(Heard& heard);
     void welcome(Heard& heard);
     void evict(std::uint32_t number, const char* what);
     void end(std::uint32_t number, std::chrono::milliseconds within, bool abandoned, const std::string& how);
     void look_at_all();
-    /// Gives each process its turn. Returns when to look again.
+    /// Gives each process its turn. Returns the time by which the next call is due.
     [[nodiscard]] Clock::time_point turns(Clock::time_point now);
     void forget_ended(std::uint32_t number);
 
@@ -80,11 +80,11 @@ private:
     mutable std::mutex counts_mutex_;
     AttachCounts counts_;
 
-    // The control thread.
+    // Used by the control thread only.
     std::map<std::uint32_t, Client> clients_;
-    std::uint32_t ended_most_ = 0;  // the next turn begins behind this process
+    std::uint32_t ended_most_ = 0;  // the next round of turns begins after the process with this number
     Clock::time_point next_lines_{};
-    // A process may attach and detach often. Lines about evictions have a budget of their own.
+    // A process may attach and detach often, so lines about this have a budget. Lines about evictions have another one.
     LineBudget comings_{50};
     LineBudget evictions_{10};
 };

@@ -30,14 +30,16 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Requests that are not answered yet, also those that wait for a peer. At this limit nothing more is read.
+// The largest number of unanswered requests, including requests that wait for a peer. At this limit, the thread reads
+// no more requests.
 constexpr std::uint32_t kAskedMax = 64;
-// Messages that the process has not read. Requests bound the number of answers; events beyond this are left out.
+// The largest number of unsent messages. Events beyond this limit are left out. Answers are not left out, because
+// kAskedMax bounds their number.
 constexpr std::size_t kUnreadMax = 256;
-// When to send again if the kernel refuses because this user has too many descriptors in flight.
+// When to send again, if the kernel refused to send because this user has too many descriptors in flight.
 constexpr auto kSendAgain = 10ms;
 
-// Bytes of memory that come with this message; 0: none.
+// The number of bytes of memory that come with this message; 0: no memory comes.
 std::uint64_t memory_coming(const wire::Packet& packet) noexcept {
     if (wire::Request<wire::OpenSession> session;
         packet.header().kind == wire::Kind::open_session && packet.read(session)) {
@@ -109,7 +111,7 @@ bool Connection::heard() const {
     return heard_;
 }
 
-// ---- Its thread ----
+// ---- The connection's thread ----
 
 void Connection::run() noexcept {
     pthread_setname_np(pthread_self(), "pollcore-conn");
@@ -128,7 +130,7 @@ void Connection::run() noexcept {
             try {
                 ways_.over(number_, how);
             } catch (...) {
-                // The process itself is watched, too, so its end is noticed.
+                // The loop's thread watches the process, too, so it will notice the process's end.
             }
         }
         socket = socket_.release();
@@ -158,7 +160,7 @@ bool Connection::turn() {
         return write_one();
     }
     if (finishing) {
-        return false;  // all is written, or cannot be written now
+        return false;  // all messages are written, or cannot be written now
     }
     pollfd ready[] = {{.fd = wake_.get(), .events = POLLIN, .revents = 0},
                       {.fd = socket_.get(),
@@ -202,7 +204,7 @@ bool Connection::read_one() {
             return false;
         }
         heard_ = true;
-        const int yes = 1;  // descriptors are refused until here, if the kernel can; see ListeningSocket
+        const int yes = 1;  // until now the kernel has refused descriptors, if it can; see ListeningSocket
         (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_PASSRIGHTS, &yes, sizeof(yes));
         ways_.hear({.what = Heard::What::came,
                     .number = number_,
@@ -222,13 +224,14 @@ bool Connection::read_one() {
     return true;
 }
 
-// Runs before anybody else hears of the message: sealing the memory may wait for another process that holds the file.
+// Runs before other threads learn of the message, because sealing the memory may wait for a process that holds the
+// file.
 Handed Connection::map_what_came(wire::Packet& packet) const {
     const std::uint64_t bytes = memory_coming(packet);
     if (bytes == 0 || packet.descriptors.size() != 1) {
         return {};
     }
-    // Waits while memory that the process gave back, and that is still being unmapped, exceeds its limit.
+    // Waits while too much memory of the process is still being unmapped: more than the process may have registered.
     while (account_->has(Thing::leaving_byte) > account_->may_have(Thing::byte)) {
         std::this_thread::sleep_for(1ms);
     }
@@ -256,7 +259,7 @@ bool Connection::write_one() {
         return error == 0;
     }
     blocked_ = error == EAGAIN;
-    held_back_ = error == ETOOMANYREFS;  // unix(7): this user has too many in flight; that passes
+    held_back_ = error == ETOOMANYREFS;  // unix(7): too many descriptors of this user are in flight for now
     const std::lock_guard lock(mutex_);
     unread_.splice(unread_.begin(), node);
     return true;

@@ -1,6 +1,6 @@
-// The connection of one process, with a thread of its own. Only this thread reads the socket, receives and closes
-// descriptors, and maps received memory. Each of these may wait for as long as the process likes, so nobody else waits
-// for the thread.
+// The connection of one process. It has its own thread. Only this thread reads the socket, receives and closes
+// descriptors, and maps received memory. Each of these actions may wait for as long as the process likes. So no other
+// thread waits for this thread.
 //
 // Thread safety: any thread.
 #pragma once
@@ -23,34 +23,37 @@ namespace pollcore {
 
 class Connection final : public std::enable_shared_from_this<Connection> {
 public:
-    /// Called on the connection's thread, until leave().
+    /// The connection's thread calls these functions, until leave().
     struct Ways {
-        std::function<bool(int socket)> may_come;  ///< at its first message; false: it was told why
+        /// Called at the first message. False: the process may not attach, and was told why.
+        std::function<bool(int socket)> may_come;
         std::function<void(Heard&&)> hear;
-        std::function<void(const std::string&)> note;                     ///< a line for the log
-        std::function<void(std::uint32_t number, const char* how)> over;  ///< the last call
+        std::function<void(const std::string&)> note;  ///< writes a line to the log
+        /// Called last, when the connection has ended.
+        std::function<void(std::uint32_t number, const char* how)> over;
     };
 
-    /// `living` counts the connections that exist: a thread that is held up may outlive the object that began it.
-    /// `net_raw`: see Peer.
+    /// `living` counts the connections that exist. A connection whose thread waits may outlive the Connections object
+    /// that has made it. `net_raw`: see Peer.
     Connection(std::uint32_t number, ForeignFd socket, std::string who, bool net_raw, std::shared_ptr<Account> account,
                Ways ways, std::shared_ptr<std::atomic<int>> living);
     ~Connection();
     Connection(const Connection&) = delete;
     Connection& operator=(const Connection&) = delete;
 
-    /// Starts its thread, which keeps this object alive. Throws std::system_error.
+    /// Starts the connection's thread, which keeps this object alive. Throws std::system_error.
     void start();
     void send(ReplyNode&& node) noexcept;
-    /// Ends the connection when all messages are sent, as far as the other side takes them.
+    /// Ends the connection after all messages are sent. Drops messages for which the socket has no room.
     void finish() noexcept;
-    /// Ends the connection, and nothing more is heard of it. Returns whether anything was heard before.
+    /// Ends the connection. Its thread calls no function of Ways after this. Returns heard().
     bool leave() noexcept;
+    /// Whether the process has sent its first message, and may attach.
     [[nodiscard]] bool heard() const;
     [[nodiscard]] const std::string& who() const noexcept { return who_; }
 
 private:
-    // Each returns whether the connection goes on.
+    // These three return false when the connection has to end.
     [[nodiscard]] bool turn();
     [[nodiscard]] bool read_one();
     [[nodiscard]] bool write_one();
@@ -66,17 +69,17 @@ private:
     const UniqueFd wake_;
 
     mutable std::mutex mutex_;
-    ForeignFd socket_;         // closed by its thread alone
+    ForeignFd socket_;         // only the connection's thread closes it
     std::list<Reply> unread_;  // messages that are not sent yet
     std::uint32_t asked_ = 0;  // requests that are not answered yet
     bool heard_ = false;
     bool finishing_ = false;
     bool left_ = false;
 
-    // Used by its thread only.
-    bool blocked_ = false;    // the other side has not read enough for more to be written
-    bool held_back_ = false;  // too many descriptors of this user are in flight
-    bool told_ = false;       // the log says that the other side does not read
+    // Used by the connection's thread only.
+    bool blocked_ = false;    // the socket has no room for another message, because the process does not read
+    bool held_back_ = false;  // sending waits, because too many descriptors of this user are in flight
+    bool told_ = false;       // a log line was written because the process does not read
 };
 
 }  // namespace pollcore

@@ -28,14 +28,14 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Time for the first message of a new connection.
+// How long a new connection may take to send its first message.
 constexpr auto kHelloWithin = 2s;
-// Connections without a first message yet. Attached processes do not count.
+// The largest number of connections without a first message: of all users together, and of one user.
 constexpr std::size_t kStrangersMax = 128;
 constexpr std::size_t kStrangersOfOneUser = 32;
-// Connections accepted before the loop's other work has its turn.
+// The largest number of connections that one turn of the loop accepts, before it does other work.
 constexpr int kAcceptedPerTurn = 4;
-// Waits with a resolution below a millisecond if the kernel can (Linux 5.11).
+// Waits for events. The time limit is finer than a millisecond if the kernel can do that (Linux 5.11).
 int wait_for_events(int epoll, std::span<epoll_event> events, std::chrono::nanoseconds limit) noexcept {
     const auto s = std::chrono::duration_cast<std::chrono::seconds>(limit);
     const timespec time{.tv_sec = s.count(), .tv_nsec = (limit - s).count()};
@@ -49,12 +49,12 @@ int wait_for_events(int epoll, std::span<epoll_event> events, std::chrono::nanos
 
 // How often the loop checks that the socket's file is still there.
 constexpr auto kLookEvery = 1s;
-// While more descriptors of processes than kUnclosedMax wait to be closed, each accept waits, for at most kCatchUp. So
-// descriptors whose close never returns delay other processes, but do not stop them.
+// While more than kUnclosedMax descriptors wait to be closed, each accept waits first, for kCatchUp at most. So a
+// descriptor whose close never returns delays processes that attach, but does not stop them.
 constexpr std::size_t kUnclosedMax = 256;
 constexpr auto kCatchUp = 10ms;
 
-// Time for the threads of connections to end.
+// How long stop() waits for the threads of connections to end.
 constexpr auto kLastAnswersWithin = 1s;
 
 constexpr const char* kStopping = "the daemon is stopping";
@@ -98,7 +98,8 @@ void Connections::stop() noexcept {
         }
         connections_.clear();
     }
-    // Waits while last answers are sent. A thread that is held up ends later, and calls nobody any more.
+    // Waits while connections send their last answers. A connection's thread that is held up ends later, and calls no
+    // function of Ways any more.
     for (const auto until = Clock::now() + kLastAnswersWithin; living_->load() != 0 && Clock::now() < until;) {
         std::this_thread::sleep_for(1ms);
     }
@@ -155,7 +156,7 @@ void Connections::call_at(Clock::time_point when) {
     signal_event(wake_.get());
 }
 
-// For lines that a process can cause before it is attached, as often as it likes.
+// Logs a line that a process can cause as often as it likes, even before it is attached.
 void Connections::note(const std::string& what) {
     const std::lock_guard lock(notes_mutex_);
     if (const std::optional<std::uint64_t> left_out = notes_.take(Clock::now())) {
@@ -228,7 +229,8 @@ std::chrono::nanoseconds Connections::wait_limit() {
     return next <= now ? 0ns : std::min<std::chrono::nanoseconds>(next - now, any_strangers_ ? 100ms : 1000ms);
 }
 
-// A program that clears old files may remove the socket's file, and then nobody finds the daemon.
+// Checks whether the socket's file still exists. A program that clears old files may remove it, and then no process
+// finds the daemon.
 void Connections::look_at_path() {
     const auto now = Clock::now();
     if (now < next_look_ || closed_.load(std::memory_order_acquire)) {
@@ -246,7 +248,7 @@ void Connections::look_at_path() {
 }
 
 void Connections::listen_anew() {
-    // First lets in the connections that wait in the old socket's queue.
+    // Accepts the connections that wait in the old socket's queue before that socket ends.
     for (int i = 0; i < SOMAXCONN && accept_some(); ++i) {
     }
     try {
@@ -257,7 +259,7 @@ void Connections::listen_anew() {
         why_not_anew_.clear();
         log_warning("attach: {} was removed, and is made anew", place_.path.native());
     } catch (const Error& error) {
-        // The next look tries again. The log has each reason once.
+        // The next look tries again. A reason is logged only if it differs from the last one.
         if (why_not_anew_ != error.what()) {
             why_not_anew_ = error.what();
             log_warning("attach: {} was removed, and cannot be made anew yet: {}", place_.path.native(), error.what());
@@ -271,7 +273,7 @@ bool Connections::accept_some() {
         ForeignFd socket = listener_->accept();
         if (!socket.valid()) {
             if (errno == EMFILE || errno == ENFILE) {
-                note("no descriptors left; whoever attaches has to wait");
+                note("no descriptors left; processes that attach have to wait");
                 std::this_thread::sleep_for(10ms);
             }
             return false;
@@ -341,7 +343,7 @@ void Connections::welcome(ForeignFd socket) {
                                                               signal_event(wake_.get());
                                                           }},
                                      living_);
-    // Entered before its thread runs: the thread may use this object until it is told to leave.
+    // Enters the connection before its thread runs, because the thread may use this object until leave() is called.
     const auto entry = connections_
                            .emplace(number, Entry{.connection = connection,
                                                   .account = std::move(account),

@@ -1,9 +1,9 @@
-// The connections of processes that attach. One thread accepts, decides who may come, and watches whether the processes
-// live. It reads and closes nothing of theirs: each connection has a thread of its own for that. Messages go to the
-// control thread.
+// The connections of processes that attach. One thread accepts connections, decides which processes may attach, and
+// watches whether the processes live. This thread does not read from a process, and closes no descriptor that a process
+// has sent: each connection has its own thread for this. Messages go to the control thread.
 //
-// A process that connects is hostile. The number of connections without a first message is bounded, in all and for each
-// user, and so is the number of log lines that they cause.
+// A process that connects is hostile. The number of connections without a first message is bounded, in total and for
+// each user. The number of log lines that such connections cause is bounded, too.
 //
 // Thread safety: any thread.
 #pragma once
@@ -38,36 +38,36 @@ class Connections {
 public:
     using Clock = std::chrono::steady_clock;
 
-    /// Called on this object's threads, which must not wait.
+    /// The threads of this object call these functions, which must not wait.
     struct Ways {
         std::function<void(Heard&&)> hear;
         std::function<void()> due;
         std::function<std::size_t()> attached;  ///< how many processes are attached or being taken down
     };
-    /// `queue_pairs`: of the whole runtime. Throws Error.
+    /// `queue_pairs`: the largest number of queue pairs of the whole runtime. Throws Error.
     Connections(const AttachConfig& config, std::uint32_t queue_pairs, Ways ways);
     ~Connections();
     Connections(const Connections&) = delete;
     Connections& operator=(const Connections&) = delete;
 
-    /// Starts the thread; `ways` are called from here on. Throws std::system_error.
+    /// Starts the thread. From now on, the functions of Ways are called. Throws std::system_error.
     void start();
-    /// Ends all connections. `ways` are not called after this.
+    /// Ends all connections. The functions of Ways are not called after this.
     void stop() noexcept;
-    /// Turns away all processes that connect from here on.
+    /// From now on, refuses all processes that connect.
     void close() noexcept { closed_.store(true, std::memory_order_release); }
-    /// Changes who may attach, and the limits, also for processes that are attached. A process that may not be attached
-    /// any more is ended (Heard::unwelcome). Throws Error(EINVAL) for a user or group that this machine does not know,
-    /// and then changes nothing.
+    /// Changes the limits, and the users and groups that may attach. The change applies to processes that are attached
+    /// already, too. A process that may not be attached any more is evicted (Heard::unwelcome). If this machine does
+    /// not know a user or group, throws Error(EINVAL) and changes nothing.
     void configure(const AttachConfig& config);
 
-    /// Sends to a process, which may be gone.
+    /// Sends a message to the process `number`. If the process is gone, the message is dropped.
     void send(std::uint32_t number, ReplyNode&& node) noexcept;
-    /// Ends a connection after all that was given to send().
+    /// Ends a connection after all messages that were passed to send() are sent.
     void hang_up(std::uint32_t number);
-    /// Has `due` called at `when` or before.
+    /// Has Ways::due called at `when`, or earlier.
     void call_at(Clock::time_point when);
-    /// The heartbeat of the thread that accepts and watches (D33).
+    /// The heartbeat of the thread that accepts connections and watches processes (D33).
     [[nodiscard]] const Heartbeat& heartbeat() const noexcept { return heartbeat_; }
     [[nodiscard]] std::uint64_t refused() const noexcept { return refused_.load(std::memory_order_relaxed); }
 
@@ -88,14 +88,15 @@ private:
     void loop() noexcept;
     void one_turn();
     [[nodiscard]] std::chrono::nanoseconds wait_limit();
-    /// False: nobody else waits, or no descriptor is left.
+    /// Accepts a few connections. False: no other process waits, or no descriptor is left.
     bool accept_some();
     void look_at_path();
     void listen_anew();
     void note(const std::string& what);
     void welcome(ForeignFd socket);
     [[nodiscard]] std::shared_ptr<Account> account_of_user(std::uint32_t uid);
-    /// Connections without a first message yet: of all users, and of this one. Call with mutex_.
+    /// The number of connections without a first message: of all users, and of the user `uid`. Call this with mutex_
+    /// held.
     [[nodiscard]] std::pair<std::size_t, std::size_t> strangers(std::uint32_t uid) const;
     void turn_away(int socket, const std::string& who, int error, const std::string& why);
     void lose_those_that_hung_up();
@@ -108,7 +109,7 @@ private:
     UniqueFd epoll_;
     UniqueFd wake_;
     const SocketPlace place_;
-    std::unique_ptr<ListeningSocket> listener_;  // used by the loop's thread only from start() on
+    std::unique_ptr<ListeningSocket> listener_;  // after start(), only the loop's thread uses it
     std::atomic<bool> ending_{false};
     std::atomic<bool> closed_{false};
     std::atomic<Clock::time_point> due_at_{Clock::time_point::max()};
@@ -120,7 +121,7 @@ private:
     AllowList allowed_;
     std::map<std::uint32_t, Entry> connections_;
     std::map<std::uint32_t, std::weak_ptr<Account>> users_;
-    // Connections that exist, also those that were told to leave.
+    // The number of connections that exist, including connections for which leave() was called.
     const std::shared_ptr<std::atomic<int>> living_ = std::make_shared<std::atomic<int>>(0);
 
     std::mutex over_mutex_;
@@ -132,8 +133,8 @@ private:
     // Used by the loop's thread only.
     bool any_strangers_ = false;
     Clock::time_point next_look_{};
-    ListeningSocket::Standing stood_ = ListeningSocket::Standing::own;  // at the last look
-    std::string why_not_anew_;                                          // the reason that was logged last
+    ListeningSocket::Standing stood_ = ListeningSocket::Standing::own;  // the state of the file at the last look
+    std::string why_not_anew_;  // the last logged reason why the socket cannot be made again
     std::uint32_t next_number_ = kFirstNumber;
 
     std::thread thread_;

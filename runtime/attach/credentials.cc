@@ -41,14 +41,15 @@ std::uint32_t number_of(AccountKind kind, const std::string& name) {
     return std::get<std::uint32_t>(number);
 }
 
-// The owner of /proc/PID/status is the effective user of the process, or root when its program got rights by its file
-// (proc(5)). The process may have begun such a program after it connected, and left the socket to another process.
+// The owner of /proc/PID/status is the effective user of the process. But the owner is root if the program got rights
+// from its file (proc(5)). The process may have started such a program after it connected, and left the socket to
+// another process.
 bool is_owned_by(const std::string& file, uid_t uid) noexcept {
     struct stat status {};
     return ::stat(file.c_str(), &status) == 0 && status.st_uid == uid;
 }
 
-// CapEff of proc(5); 0 if it cannot be read.
+// The effective capabilities: CapEff of proc(5). Returns 0 if they cannot be read.
 std::uint64_t effective_capabilities(const std::string& file) {
     constexpr std::string_view kKey = "CapEff:\t";
     std::ifstream status(file);
@@ -62,8 +63,9 @@ std::uint64_t effective_capabilities(const std::string& file) {
     return 0;
 }
 
-// The maker of a user namespace has all capabilities inside it, and no new ones outside (user_namespaces(7)). Seeing
-// another user's namespace takes CAP_SYS_PTRACE. A namespace that cannot be seen counts as a different one.
+// The maker of a user namespace has all capabilities inside the namespace, and gets none outside it
+// (user_namespaces(7)). To see the namespace of another user's process, this process needs CAP_SYS_PTRACE. A namespace
+// that cannot be seen counts as a different one.
 bool is_in_our_user_namespace(pid_t pid) {
     struct stat its {};
     struct stat ours {};
@@ -71,7 +73,7 @@ bool is_in_our_user_namespace(pid_t pid) {
            ::stat("/proc/self/ns/user", &ours) == 0 && its.st_dev == ours.st_dev && its.st_ino == ours.st_ino;
 }
 
-// While the process lives, its number in /proc belongs to no other.
+// While the process lives, its number in /proc belongs to no other process.
 bool lives(int pidfd) noexcept {
     pollfd ended{.fd = pidfd, .events = POLLIN, .revents = 0};
     return ::poll(&ended, 1, 0) == 0;
@@ -96,7 +98,7 @@ gid_t group_id(const std::string& name) {
 std::string Peer::describe() const {
     std::ifstream comm(fmt::format("/proc/{}/comm", pid));
     std::string name{std::istreambuf_iterator<char>(comm), {}};
-    if (name.ends_with('\n')) {  // proc(5) ends it with one; the name itself may have others
+    if (name.ends_with('\n')) {  // the file ends with a newline (proc(5)); the name itself may contain others
         name.pop_back();
     }
     return fmt::format("pid {}{}, uid {}", pid, name.empty() ? "" : " " + printable(name), uid);

@@ -17,15 +17,17 @@ struct Peer {
     gid_t gid = 0;
     std::vector<gid_t> groups;  ///< supplementary groups
     UniqueFd pidfd;             ///< readable when the process has ended
-    /// The peer has CAP_NET_RAW (capabilities(7)) in the user namespace of this process, as far as can be seen.
+    /// The peer has CAP_NET_RAW (capabilities(7)) in the user namespace of this process. False if this process cannot
+    /// see the peer's capabilities or namespace.
     bool net_raw = false;
 
-    /// `pid 123 "name", uid 0`: the process has chosen the name itself (prctl(2), PR_SET_NAME), so printable()
-    /// quotes it.
+    /// Such as `pid 123 "name", uid 0`. The process has chosen this name itself (prctl(2), PR_SET_NAME), so printable()
+    /// quotes the name.
     [[nodiscard]] std::string describe() const;
 };
 
-/// As the kernel noted it when the socket was connected. Throws Error when the process has ended since.
+/// The process that connected `socket`. The process, its user and its groups are those that the kernel noted when the
+/// socket was connected. Throws Error if the process has ended since then.
 [[nodiscard]] Peer peer_of(int socket);
 
 /// The users and groups of AttachConfig, as numbers.
@@ -42,8 +44,8 @@ private:
     std::vector<gid_t> groups_;
 };
 
-/// The number of a user or a group, given by name or in digits; -1 for "". Throws Error(EINVAL) if this machine does
-/// not know it.
+/// The number of a user or group. `name` is its name, or its number in digits. Returns -1 for "". Throws Error(EINVAL)
+/// if this machine does not know the name.
 [[nodiscard]] uid_t user_id(const std::string& name);
 [[nodiscard]] gid_t group_id(const std::string& name);
 

@@ -25,7 +25,7 @@ Error cannot_listen(const std::filesystem::path& path, int error, const std::str
     return Error(error, fmt::format("attach.path = \"{}\": {}", path.native(), what));
 }
 
-// A daemon that was killed has left its file, which may belong to the owner that the configuration names.
+// Removes the file that a killed daemon has left. The file may belong to the owner that the configuration names.
 void remove_left_file(const SocketPlace& place) {
     const std::optional<struct stat> there = look_at(place.path);
     if (!there) {
@@ -61,7 +61,7 @@ ListeningSocket::ListeningSocket(const SocketPlace& place)
         throw fail(errno, "no socket");
     }
     remove_left_file(place);
-    // The file has no permissions at first, so that nobody connects before it has its owner and mode.
+    // At first the file has no permissions, so that no process connects before the file has its owner and mode.
     if (::fchmod(socket_.get(), 0) != 0 ||
         ::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
         throw fail(errno, "cannot be made; does its directory exist, and may this user write there?");
@@ -71,14 +71,15 @@ ListeningSocket::ListeningSocket(const SocketPlace& place)
         throw fail(errno, "was removed while it was made");
     }
     file_ = SocketFile::of(*made);
-    const int no = 0;  // unattached processes pass no descriptors, if the kernel can refuse them
+    const int no = 0;  // unattached processes cannot pass descriptors, if the kernel can refuse these
     (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_PASSRIGHTS, &no, sizeof(no));
     try {
-        // Before the file is given away: the right to give it away is no right to change another user's file.
+        // Sets the mode before lchown(): a process that may give a file to another user may not change its mode after
+        // that.
         if (::chmod(path_.c_str(), place.mode) != 0) {
             throw fail(errno, "cannot have this mode");
         }
-        // lchown() acts on the link itself, should somebody have put one there meanwhile.
+        // If another process has put a link there meanwhile, lchown() changes the link itself.
         const bool given_away = place.owner != static_cast<uid_t>(-1) || place.group != static_cast<gid_t>(-1);
         if (given_away && ::lchown(path_.c_str(), place.owner, place.group) != 0) {
             throw fail(errno, "cannot be given to its owner and group; that needs CAP_CHOWN");
@@ -111,7 +112,7 @@ void ListeningSocket::remove_own() noexcept {
 ListeningSocket::Standing ListeningSocket::standing() const noexcept {
     const std::optional<struct stat> there = look_at(path_);
     if (!there) {
-        // A file that cannot be seen may still be there.
+        // If the file cannot be seen, it may still be there.
         return errno == ENOENT || errno == ENOTDIR ? Standing::nothing : Standing::own;
     }
     return SocketFile::of(*there) == file_ ? Standing::own : Standing::something_else;
@@ -123,7 +124,7 @@ ForeignFd ListeningSocket::accept() const noexcept {
     ucred whose{.pid = 0, .uid = 0, .gid = 0};
     if (socket >= 0) {
         socklen_t length = sizeof(whose);
-        // Works for a process that has ended, too.
+        // This works even if the process has ended already.
         (void)::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &whose, &length);
     }
     errno = error;

@@ -1,7 +1,7 @@
 // The socket at which processes attach: a path with an owner, a group and a mode (unix(7)).
 //
-// Others may have put something of theirs at the path, before the socket is made or after. A file there is removed only
-// if it is the daemon's own and connecting proves that its socket is dead.
+// Another process may put a file at the path, before or after the socket is made. The daemon removes a file there only
+// if the file is the daemon's own, and an attempt to connect proves that the file's socket is dead.
 //
 // Thread safety: one thread.
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace pollcore {
 
-/// Where processes attach, with users and groups as numbers.
+/// The path, owner, group and mode of the socket. User and group are numbers.
 struct SocketPlace {
     std::filesystem::path path;
     uid_t owner;  ///< -1: the daemon's user
@@ -28,22 +28,22 @@ struct SocketPlace {
     explicit SocketPlace(const AttachConfig& config);
 };
 
-/// Listens from its construction on; its file is removed with this object.
+/// The socket listens from its construction on. The destructor removes the socket's file.
 class ListeningSocket {
 public:
-    /// The file at the path.
+    /// What is at the path: this socket's file, nothing, or another file.
     enum class Standing { own, nothing, something_else };
 
-    /// Replaces the file that a killed daemon has left there. Throws Error: EEXIST if something other than a socket is
-    /// there, EADDRINUSE if a socket is there that is not proved to be dead and the daemon's, or the kernel's error.
+    /// Replaces the file that a killed daemon has left at the path. Throws Error: EEXIST if a file at the path is no
+    /// socket, EADDRINUSE if a socket at the path may be alive or is another user's, or the kernel's error.
     explicit ListeningSocket(const SocketPlace& place);
     ~ListeningSocket();
     ListeningSocket(const ListeningSocket&) = delete;
     ListeningSocket& operator=(const ListeningSocket&) = delete;
 
     [[nodiscard]] int fd() const noexcept { return socket_.get(); }
-    /// The socket of the next process that connects. Invalid, with errno: nobody waits (EAGAIN), or accepting failed.
-    /// Does not wait.
+    /// Returns the socket of the next process that connects, and does not wait. If no process waits (EAGAIN), or
+    /// accept4(2) fails, the result is invalid, and errno is set.
     [[nodiscard]] ForeignFd accept() const noexcept;
     [[nodiscard]] Standing standing() const noexcept;
 

@@ -48,12 +48,13 @@ int recv_packet(int socket, Packet& into) {
     message.msg_controllen = control.size();
     ssize_t got = 0;
     while ((got = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC)) < 0) {
-        // ECONNRESET: the other side closed without having read all. It is reported once, before packets that it sent.
+        // ECONNRESET: the other side closed its socket before it had read everything. The kernel reports this once,
+        // before the packets that the other side has sent.
         if (errno != EINTR && errno != ECONNRESET) {
             return errno == EWOULDBLOCK ? EAGAIN : errno;
         }
     }
-    // Descriptors come first: those that nobody takes would stay open.
+    // Takes the descriptors before any return, because a descriptor that is not taken would stay open.
     for_each_descriptor(message, [&into](int descriptor) { into.descriptors.emplace_back(descriptor); });
     if (got == 0) {
         return EPIPE;

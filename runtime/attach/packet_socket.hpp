@@ -1,7 +1,7 @@
 // Packets and descriptors over a SOCK_SEQPACKET socket (unix(7)).
 //
 // Thread safety: one thread may send while another receives.
-// Nothing here waits or raises a signal: a call that would block returns EAGAIN.
+// No function waits, or raises a signal. A call that would have to wait returns EAGAIN.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,9 @@ namespace pollcore::wire {
 /// A received packet.
 struct Packet {
     std::vector<std::byte> bytes;
-    std::vector<UniqueFd> descriptors;  ///< closing them may wait for as long as their sender likes
-    bool truncated = false;             ///< longer than any message, or with more descriptors than kDescriptorsMax
-    bool descriptors_lost = false;      ///< this process had too few left for those that came along
+    std::vector<UniqueFd> descriptors;  ///< closing one may wait for as long as the sender likes
+    bool truncated = false;  ///< the packet is too long for a message, or has more than kDescriptorsMax descriptors
+    bool descriptors_lost = false;  ///< this process had too few descriptors left for those in the packet
 
     /// Copies the packet into `into` if it has the size of a T. Otherwise fills `into` with zeros and returns false.
     template <Plain T>
@@ -39,13 +39,14 @@ struct Packet {
     }
 };
 
-/// 0, or an errno value: EAGAIN when the other side has left too much unread, EPIPE when it is gone.
+/// Returns 0, or an errno value: EAGAIN if the other side has too many unread packets, EPIPE if the other side is gone.
 [[nodiscard]] int send_packet(int socket, std::span<const std::byte> bytes, std::span<const int> descriptors) noexcept;
 
-/// 0, or an errno value: EAGAIN when there is nothing, EPIPE at the end.
+/// Returns 0, or an errno value: EAGAIN if there is no packet, EPIPE if the other side is gone and all packets were
+/// read.
 [[nodiscard]] int recv_packet(int socket, Packet& into);
 
-/// Throws Error.
+/// Connects to the daemon's socket at `path`. Throws Error.
 [[nodiscard]] UniqueFd connect_to(const std::string& path);
 
 }  // namespace pollcore::wire

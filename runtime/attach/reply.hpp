@@ -15,7 +15,7 @@ struct Reply {
     std::vector<std::byte> bytes;
     std::vector<UniqueFd> descriptors;  ///< sent along with the message
 
-    /// False: an event, which nobody asked for.
+    /// False: the message is an event, and answers no request.
     [[nodiscard]] bool is_answer() const noexcept {
         wire::Header header;
         std::memcpy(&header, bytes.data(), sizeof(header));
@@ -23,8 +23,8 @@ struct Reply {
     }
 };
 
-/// A list of one Reply. Handing it on allocates nothing, so an answer whose node is there before the request is carried
-/// out cannot be lost (D29).
+/// A list of one Reply. Passing the list on allocates nothing. So an answer cannot be lost if its node is made before
+/// the request is carried out (D29).
 using ReplyNode = std::list<Reply>;
 
 }  // namespace pollcore

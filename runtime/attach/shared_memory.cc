@@ -26,7 +26,8 @@ std::size_t rounded(std::size_t bytes, std::size_t page) noexcept {
     return (bytes + page - 1) / page * page;
 }
 
-// Memory is populated and unmapped in pieces: this process's other threads cannot map or unmap anything meanwhile.
+// The size of the pieces in which memory is populated and unmapped. While a piece is populated or unmapped, other
+// threads of this process cannot map or unmap memory.
 constexpr std::size_t kPiece = 16u << 20;
 
 template <class F>
@@ -42,7 +43,7 @@ HostMemory mapped(void* data, std::size_t bytes) noexcept {
             }};
 }
 
-// Makes descriptor and mapping, with every page populated. Returns false, with errno, when memory is short.
+// Makes the descriptor and the mapping, with every page populated. Returns false, and sets errno, if memory is short.
 bool try_make(SharedMemory& made, std::size_t bytes, unsigned flags, const char* what_for) noexcept {
     made.fd.reset(::memfd_create(what_for, MFD_CLOEXEC | MFD_ALLOW_SEALING | flags));
     if (!made.fd.valid() || ::ftruncate(made.fd.get(), static_cast<off_t>(bytes)) != 0) {
@@ -53,7 +54,7 @@ bool try_make(SharedMemory& made, std::size_t bytes, unsigned flags, const char*
         return false;
     }
     made.mapping = mapped(data, bytes);
-    // This call fails if a page cannot be had; touching that page would raise SIGBUS.
+    // This call fails if a page is not available. Touching such a page would raise SIGBUS.
     return ::madvise(data, bytes, MADV_POPULATE_WRITE) == 0;
 }
 
@@ -75,7 +76,7 @@ SharedMemory make_shared_memory(std::size_t bytes, const char* what_for) {
             throw Error(error, std::to_string(bytes) + " bytes of memory for " + what_for + " are not to be had");
         }
     }
-    // A child that wrote there would write to the daemon in its parent's name.
+    // A forked child that wrote to this memory would write to the daemon in its parent's name.
     (void)::madvise(made.mapping.data(), made.mapping.size(), MADV_DONTFORK);
     return made;
 }
@@ -89,7 +90,7 @@ HostMemory map_and_seal(const UniqueFd& fd, std::size_t bytes) {
         refuse(EINVAL, "it has no size");
     }
     const auto size = static_cast<std::size_t>(status.st_size);
-    // The size is whole pages, which may be huge ones.
+    // The file consists of whole pages, which may be huge pages.
     if (bytes == 0 || size < bytes || size - bytes >= kHugePage ||
         size % static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) != 0) {
         refuse(EINVAL, "it has " + std::to_string(size) + " bytes, but the request says " + std::to_string(bytes));
@@ -105,12 +106,12 @@ HostMemory map_and_seal(const UniqueFd& fd, std::size_t bytes) {
     if (const int seals = ::fcntl(fd.get(), F_GET_SEALS); seals < 0 || (seals & kSeals) != kSeals) {
         refuse(EINVAL, "its seals do not hold");
     }
-    // The size might have been changed before it was sealed.
+    // The size may have been changed before the seal.
     if (::fstat(fd.get(), &status) != 0 || static_cast<std::size_t>(status.st_size) != size) {
         refuse(EINVAL, "its size has changed");
     }
-    // A page counts against the limits of the process that touched it first (memory cgroups). st_blocks is in blocks of
-    // 512 bytes (stat(2)).
+    // A page counts against the limits of the process that touched it first (memory cgroups). st_blocks counts blocks
+    // of 512 bytes (stat(2)).
     if (static_cast<std::size_t>(status.st_blocks) < size / 512) {
         refuse(EINVAL, "it has pages that were never touched");
     }
@@ -119,7 +120,7 @@ HostMemory map_and_seal(const UniqueFd& fd, std::size_t bytes) {
             refuse(ENOMEM, std::string("its pages cannot be had: ") + std::strerror(errno));
         }
     });
-    (void)::madvise(data, size, MADV_DONTDUMP);  // keeps it out of this process's core files
+    (void)::madvise(data, size, MADV_DONTDUMP);  // keeps the memory out of this process's core files
     return mapping;
 }
 

@@ -1,8 +1,9 @@
 // Memory that an attached process and its daemon share: a memfd (memfd_create(2)).
 //
-// The attaching process makes it, maps it and touches its pages, so that its own limits pay. The daemon maps it and
-// then seals it: nobody can take pages out of it any more or map it for writing again, and existing mappings stay.
-// Sealing the size alone is not enough: a hole that is punched into a page in use kills the reader (H9).
+// The attaching process makes the memfd, maps it and touches its pages, so that the pages count against the limits of
+// this process. The daemon maps the memfd, and then seals it. After that, no process can take pages out of the memfd,
+// or map it for writing again. Existing mappings stay. Sealing only the size would not be enough: if one process
+// punches a hole into a page, a process that reads the page is killed (H9).
 #pragma once
 
 #include <cstddef>
@@ -14,22 +15,24 @@ namespace pollcore {
 
 struct SharedMemory {
     UniqueFd fd;
-    HostMemory mapping;  ///< at least as long as was asked for
+    HostMemory mapping;  ///< at least as long as requested
 };
 
-/// Makes memory that is zeroed and touched. Uses huge pages if there are enough and `bytes` fill at least one. Forked
-/// children do not have it. `what_for` appears in /proc/PID/maps. Throws Error(ENOMEM).
+/// Makes memory that is zeroed and touched. Uses huge pages if there are enough, and if `bytes` fill at least one. A
+/// forked child does not have this memory. `what_for` appears in /proc/PID/maps. Throws Error: EINVAL if `bytes` is 0,
+/// otherwise the kernel's error, such as ENOMEM.
 [[nodiscard]] SharedMemory make_shared_memory(std::size_t bytes, const char* what_for);
 
 /// The daemon's side: maps memory that another process has made, and seals it. This may wait for as long as the other
-/// process likes, since that can hold the file's lock. Another thread unmaps the memory (disposal.hpp). Throws
-/// Error(EINVAL) if it is no sealable memfd of this size, or has pages that its maker has not touched; Error(ENOMEM) if
-/// memory is short.
+/// process likes, because that process can hold the file's lock. make_received_memory() lets another thread unmap the
+/// memory. Throws Error(EINVAL) if `fd` is no memfd of this size that can be sealed, or if it has pages that its maker
+/// has not touched. Throws Error(ENOMEM) if memory is short.
 [[nodiscard]] HostMemory map_and_seal(const UniqueFd& fd, std::size_t bytes);
 
-/// Makes memory that this process writes, and that processes which get its descriptor may only read. Throws Error.
+/// Makes memory that only this process writes. A process that gets the descriptor may only read the memory. Throws
+/// Error.
 [[nodiscard]] SharedMemory make_published_memory(std::size_t bytes, const char* what_for);
-/// Maps published memory, for reading, in a process that has got the descriptor. Throws Error.
+/// Maps published memory for reading, in a process that got the descriptor. Throws Error.
 [[nodiscard]] HostMemory map_published(const UniqueFd& fd, std::size_t bytes);
 
 }  // namespace pollcore

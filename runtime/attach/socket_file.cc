@@ -34,9 +34,10 @@ std::optional<struct stat> look_at(const std::filesystem::path& path) noexcept {
     return ::lstat(path.c_str(), &status) == 0 ? std::optional(status) : std::nullopt;
 }
 
-// Connects with a datagram socket. The kernel refuses this (ECONNREFUSED) only if no socket at all is bound to the
-// file. For a stream or a seqpacket socket it returns EPROTOTYPE, also before that socket listens. Connecting with a
-// seqpacket socket would take another daemon for dead between its bind and its listen.
+// Connects with a datagram socket. The kernel returns ECONNREFUSED only if no socket of any type is bound to the file.
+// If a stream or a seqpacket socket is bound to the file, the kernel returns EPROTOTYPE, even before that socket
+// listens. Connecting with a seqpacket socket would fail with ECONNREFUSED between another daemon's bind and its
+// listen, and the daemon would seem dead.
 void require_dead(const std::filesystem::path& path) {
     const sockaddr_un address = socket_address(path);
     const auto fail = [&](int error, const char* what) {
@@ -59,8 +60,8 @@ void require_dead(const std::filesystem::path& path) {
     }
 }
 
-// No call removes a name only if it is a certain file's. So the file first gets a name that nobody else knows, under
-// which it stays the same file and can be checked.
+// No system call removes a name only if it names a certain file. So this function first renames the file to a name that
+// no other process knows. Under that name, it can check the file before it removes the name.
 bool remove_only(const std::filesystem::path& path, const SocketFile& file) {
     const std::string aside = fmt::format("{}.removed-by-{}", path.native(), ::getpid());
     const auto fail = [&](const char* call) {

@@ -1,4 +1,5 @@
-// The file of a Unix socket: its address, whether its socket lives, and removing one file and no other.
+// Functions for the file of a Unix socket: they make its address, check whether its socket lives, and remove exactly
+// this file.
 //
 // Thread safety: pure functions of the file system.
 #pragma once
@@ -12,7 +13,8 @@
 
 namespace pollcore {
 
-/// Identifies a file, whatever its name. No other file has these numbers as long as a socket is bound to this one.
+/// Identifies a file independently of its name. As long as a socket is bound to the file, no other file has these
+/// numbers.
 struct SocketFile {
     dev_t device = 0;
     ino_t inode = 0;
@@ -24,16 +26,16 @@ struct SocketFile {
 /// Throws Error(ENAMETOOLONG).
 [[nodiscard]] sockaddr_un socket_address(const std::filesystem::path& path);
 
-/// Looks at the name itself and follows no link (lstat(2)). Returns nothing, with errno, when it cannot be seen or is
-/// not there (ENOENT).
+/// The status of the file `path`. Does not follow a link (lstat(2)). Returns nothing, and sets errno, if the file
+/// cannot be seen or does not exist (ENOENT).
 [[nodiscard]] std::optional<struct stat> look_at(const std::filesystem::path& path) noexcept;
 
-/// Throws Error(EADDRINUSE) unless connecting proves that no socket is bound to the file any more. A process that
-/// listens there notices nothing of it.
+/// Throws Error(EADDRINUSE), unless an attempt to connect proves that no socket is bound to the file any more. A
+/// process that listens there does not notice the attempt.
 void require_dead(const std::filesystem::path& path);
 
-/// Removes the name if it is this file's. False: the name is another file's, which stays. Throws Error if the name
-/// cannot be removed.
+/// Removes `path` if it names `file`. False: `path` names another file, and stays. Throws Error if `path` cannot be
+/// removed.
 bool remove_only(const std::filesystem::path& path, const SocketFile& file);
 
 }  // namespace pollcore

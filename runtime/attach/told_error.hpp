@@ -13,7 +13,7 @@ namespace pollcore {
 
 struct ToldError {
     int error = EIO;   ///< errno value
-    std::string text;  ///< without the errno value's own text, which the other side adds again
+    std::string text;  ///< without the text of the errno value, which the other side adds again
 };
 
 [[nodiscard]] inline ToldError told_error(const std::exception& why) {

@@ -2,8 +2,9 @@
 // message, and the kind of the message fixes its size. The process sends requests, and the daemon answers each of them.
 // The daemon also sends events, unasked.
 //
-// Both are on one machine, so numbers have its byte order. Descriptors travel beside a message (SCM_RIGHTS).
-// All that a daemon reads is hostile: see the checks in answering.hpp and attached_client.cc.
+// The process and the daemon are on one machine, so numbers have this machine's byte order. Descriptors travel beside a
+// message (SCM_RIGHTS). Every message that the daemon reads is hostile: see the checks in answering.hpp and
+// attached_client.cc.
 #pragma once
 
 #include <array>
@@ -21,7 +22,8 @@
 namespace pollcore::wire {
 
 inline constexpr std::uint32_t kMagic = 0x61436c50;  // "PlCa"
-/// Both sides need the same version. Otherwise the daemon says which one it has, and closes.
+/// The process and the daemon need the same version. Otherwise the daemon answers with its version in the error text,
+/// and closes the connection.
 inline constexpr std::uint16_t kVersion = 4;
 inline constexpr std::size_t kDescriptorsMax = 4;
 
@@ -73,7 +75,7 @@ struct Header {
     std::uint32_t magic = kMagic;
     std::uint16_t version = kVersion;
     Kind kind = Kind::none;
-    std::uint64_t id = 0;  ///< chosen by a request, repeated in its answer; 0 in an event
+    std::uint64_t id = 0;  ///< the process chooses it for a request, and the answer repeats it; 0: an event
 };
 static_assert(sizeof(Header) == 16);
 
@@ -89,7 +91,7 @@ struct Request {
     Body body;
 };
 
-/// Comes before the body of every answer. With an error, the body means nothing.
+/// Precedes the body of every answer. If `error` is not 0, the body has no meaning.
 struct Outcome {
     std::int32_t error = 0;  ///< errno value; 0: done
     std::uint32_t reserved = 0;
@@ -102,24 +104,25 @@ struct Answer {
     Body body;
 };
 
-// ---- Requests. Each names its kind and the type of its answer. ----
+// ---- Requests. Each request names its kind, and the type of its answer. ----
 
 struct Attached {
     std::uint32_t qps_max = 0;
     std::uint32_t devices = 0;
     std::uint32_t workers = 0;
     std::uint32_t client = 0;         ///< the daemon's number for this process, as in its log
-    std::uint32_t pool_counters = 0;  ///< entries of the page of counters that comes along
+    std::uint32_t pool_counters = 0;  ///< number of entries in the memfd with the counters of receive pools
     std::uint32_t hugepages = 0;
     std::uint64_t registered_max = 0;  ///< bytes
-    std::uint64_t drain_ms = 0;        ///< time that closing, resetting and detaching may take
+    std::uint64_t drain_ms = 0;        ///< the time that closing, resetting or detaching may take
     Text<256> memory;                  ///< RuntimeReport::memory
     Text<256> eal;
 };
 struct Attach {
     static constexpr Kind kKind = Kind::attach;
-    using Answered = Attached;  ///< with the daemon's pidfd, and a memfd with the counters of pools, read-only
-    NameText name;              ///< how the process calls itself, for the log
+    /// Comes with the daemon's pidfd, and with a read-only memfd with the counters of receive pools.
+    using Answered = Attached;
+    NameText name;  ///< the name that the process gives itself, for the log
 };
 
 struct Detached {
@@ -138,9 +141,11 @@ struct SessionOpened {
     std::uint32_t worker_sleeps = 0;
     std::uint32_t reserved = 0;
 };
-struct OpenSession {  ///< with a memfd of SessionLayout::bytes()
+/// Comes with a memfd of SessionLayout::bytes() bytes.
+struct OpenSession {
     static constexpr Kind kKind = Kind::open_session;
-    using Answered = SessionOpened;  ///< with an eventfd if the worker sleeps, and a socket if `events`
+    /// Comes with an eventfd if the worker sleeps, and with a socket if `events` is set.
+    using Answered = SessionOpened;
     NameText worker;
     std::uint64_t bytes = 0;
     std::uint32_t submission_slots = 0;
@@ -236,7 +241,7 @@ struct Counted {
 struct AskRnrCounts {
     static constexpr Kind kKind = Kind::rnr_counts;
     using Answered = Counted;
-    QpHandle handle;  ///< not valid: counts of the device
+    QpHandle handle;  ///< if it is not valid, the request is for the counts of `device`
     std::uint32_t reserved = 0;
     NameText device;
 };
@@ -261,7 +266,7 @@ struct StopListening {
     std::uint32_t reserved = 0;
 };
 struct Incoming {
-    std::uint64_t id = 0;  ///< 0: none came within the time
+    std::uint64_t id = 0;  ///< 0: no connection request came within the time
     AddressText peer;
     FlowBlock flow;
     PrivateData private_data;
@@ -318,8 +323,8 @@ struct Registered {
 struct RegisterMemory {
     static constexpr Kind kKind = Kind::register_memory;
     using Answered = Registered;
-    std::uint64_t parent = 0;  ///< the region of which this is a part; 0: none, a memfd comes along
-    std::uint64_t offset = 0;  ///< of the part, from the start of `parent`
+    std::uint64_t parent = 0;  ///< the region that contains the memory; 0: the memory comes as a memfd
+    std::uint64_t offset = 0;  ///< the start of the memory in `parent`, in bytes
     std::uint64_t bytes = 0;
     std::uint64_t iova = 0;
     NameText device;
@@ -415,7 +420,7 @@ struct AskSrqLimit {
 
 struct PoolNamed {
     PoolHandle handle;
-    std::uint32_t counters = 0;  ///< index in the page of counters
+    std::uint32_t counters = 0;  ///< the index of the pool's counters in the memfd with the counters of receive pools
 };
 struct CreatePool {
     static constexpr Kind kKind = Kind::create_pool;
@@ -429,7 +434,7 @@ struct ClosePool {
     std::uint32_t reserved = 0;
     std::uint64_t region = 0;
 };
-/// Some of a pool's held buffers. While `more` is set, the process asks again for the rest.
+/// Some of a pool's held buffers. If `more` is set, the process asks again for the remaining ones.
 struct Held {
     static constexpr std::size_t kMost = 128;
     std::uint32_t count = 0;
@@ -440,7 +445,7 @@ struct AskHeldBuffers {
     static constexpr Kind kKind = Kind::held_buffers;
     using Answered = Held;
     PoolHandle handle;
-    std::uint32_t from = 0;  ///< the process knows this many of them
+    std::uint32_t from = 0;  ///< how many of the held buffers the process knows already
 };
 
 struct WorkerCounted {
@@ -480,7 +485,7 @@ struct AskDevice {
     std::uint64_t index = 0;
 };
 
-/// An event, which the daemon sends unasked.
+/// The body of an event, which the daemon sends unasked.
 struct EventTold {
     std::uint32_t type = 0;
     QpHandle qp;
@@ -494,7 +499,7 @@ struct EventTold {
 template <class T>
 concept Plain = std::is_trivially_copyable_v<T>;
 
-/// The longest message either way.
+/// The largest size of a message in either direction, in bytes.
 inline constexpr std::size_t kMessageMax = 4096;
 static_assert(sizeof(Request<CreateQp>) <= kMessageMax && sizeof(Answer<Held>) <= kMessageMax &&
               sizeof(Answer<WorkerCounted>) <= kMessageMax);

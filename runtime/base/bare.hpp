@@ -1,8 +1,8 @@
 // Parts that a benchmark leaves out, to measure what they cost (D8).
 //
-// In a program both constants are true, and asking for them compiles to nothing. The benchmark compiles the sources
-// once more with POLLCORE_BARE (tests/bench/bare). That build checks no admission and counts nothing: its load keeps
-// within the limits by itself. It has a counter.hpp of its own, too.
+// In a normal build both constants are true, and a test of them compiles to nothing. The benchmark compiles the sources
+// a second time with POLLCORE_BARE (tests/bench/bare). The bare build does not check admission and counts nothing, so
+// the benchmark has to keep its load within the limits. The bare build also has its own counter.hpp.
 #pragma once
 
 namespace pollcore {
@@ -11,8 +11,8 @@ namespace pollcore {
 inline constexpr bool kAdmission = false;
 inline constexpr bool kStageLatency = false;
 #else
-inline constexpr bool kAdmission = true;     ///< requests in flight are counted, and those without room refused
-inline constexpr bool kStageLatency = true;  ///< one request in many is followed, for its latency
+inline constexpr bool kAdmission = true;  ///< count requests in flight, and refuse requests for which there is no room
+inline constexpr bool kStageLatency = true;  ///< measure the latency of one request in many
 #endif
 
 }  // namespace pollcore

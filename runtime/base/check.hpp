@@ -1,5 +1,6 @@
-// A check that is always on. It is for bugs of this library or of the program that uses it, never for errors of a
-// device, a peer or a user's input. When it fails, it logs what it found, writes the log lines that wait, and aborts.
+// A check that is on in every build. It is for bugs of this library or of the program that uses it, never for errors of
+// a device, a peer or a user's input. A check that fails logs its condition, waits until the waiting log lines are
+// written (for LogWriter::kPatience at most), and aborts.
 #pragma once
 
 namespace pollcore {

@@ -7,7 +7,7 @@ namespace {
 
 double measure() {
     using Clock = std::chrono::steady_clock;
-    // The best of three, since a preemption between the two readings makes the rate look wrong.
+    // Takes the best of three measurements, because a preemption between the two readings falsifies the rate.
     double best = 0;
     auto narrowest = std::chrono::nanoseconds::max();
     for (int i = 0; i < 3; ++i) {

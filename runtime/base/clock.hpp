@@ -10,8 +10,8 @@
 
 namespace pollcore {
 
-/// Cycles of a counter that runs at a constant rate on all cores. Not ordered with the instructions around
-/// it: good for deadlines and sampled durations, not for timing single loads.
+/// The value of a counter that runs at a constant rate on all cores. The CPU may read the counter earlier or later than
+/// the neighbouring instructions. So use it for deadlines and sampled durations, not for timing single loads.
 [[nodiscard]] inline std::uint64_t cycles_now() noexcept {
 #if defined(__x86_64__)
     return __rdtsc();
@@ -24,7 +24,7 @@ namespace pollcore {
 #endif
 }
 
-/// Rate of cycles_now(). Measured against the system's clock at the first call, which takes 20 ms.
+/// The rate of cycles_now(). The first call measures it against the system's clock, which takes 20 ms.
 [[nodiscard]] double cycles_per_ns();
 
 [[nodiscard]] inline std::uint64_t cycles_from(std::chrono::nanoseconds duration) {

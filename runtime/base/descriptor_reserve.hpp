@@ -1,5 +1,5 @@
-// Descriptors that other processes cannot use up. They are for work that must go on when few are left: reading a
-// configuration again, asking /proc who a process is, replacing a completion channel.
+// A reserve of descriptors that other processes cannot use up. It is for work that must go on when few descriptors are
+// left: reading a configuration again, asking /proc about a process, replacing a completion channel.
 //
 // Thread safety: any thread.
 #pragma once
@@ -10,9 +10,9 @@ namespace pollcore {
 
 inline constexpr rlim_t kDescriptorsReserved = 32;
 
-/// Whether `fd`, which was opened for another process, is one of the last descriptors that this process may have: the
-/// kernel gives the lowest number that is free (open(2)). If so, the caller closes it, and refuses the request with
-/// EMFILE.
+/// Whether `fd`, which was opened for another process, is one of the last descriptors that this process may have. The
+/// kernel always gives the lowest free number (open(2)). If true, the caller closes `fd` and refuses the other
+/// process's request with EMFILE.
 [[nodiscard]] inline bool is_reserved(int fd) noexcept {
     rlimit limit{};
     if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {

@@ -16,10 +16,11 @@
 namespace pollcore {
 namespace {
 
-// How long a thread waits for more before it ends.
+// How long an idle thread waits for another job before it ends.
 constexpr std::chrono::seconds kIdle{1};
 
-// The jobs of this process and their threads. Never destroyed: a job that does not return may outlive everything else.
+// The jobs of this process and their threads. This object is never destroyed, because a job that does not return may
+// outlive all other objects.
 class Disposers {
 public:
     explicit Disposers(int threads_max) : threads_max_(threads_max) {}
@@ -50,7 +51,7 @@ public:
 private:
     struct Jobs {
         std::deque<std::function<void()>> waiting;
-        bool running = false;  // a job runs, or the owner is in ready_
+        bool running = false;  // a job of this owner runs, or the owner is in ready_
     };
 
     void loop() {
@@ -87,7 +88,7 @@ private:
     std::condition_variable changed_;
     std::condition_variable fewer_;
     std::map<DisposalOwner, Jobs> jobs_;
-    std::deque<DisposalOwner> ready_;  // owners with a waiting job, of which none runs
+    std::deque<DisposalOwner> ready_;  // owners that have a waiting job and no running job
     std::size_t waiting_ = 0;
     int threads_ = 0;
     int idle_ = 0;
@@ -110,11 +111,11 @@ void dispose(DisposalOwner owner, std::function<void()> job) noexcept {
     try {
         Disposers& all = owner == kMemoryDisposal ? memory_disposer() : disposers();
         if (!all.has_threads()) {
-            return job();  // in a forked child nobody else waits
+            return job();  // in a forked child no other thread has to wait for this
         }
         all.put(owner, std::move(job));
     } catch (...) {
-        // There is no memory or no thread. A thing that is not ended hurts less than waiting.
+        // There is no memory or no thread. An object that is never ended does less harm than a caller that waits.
     }
 }
 
@@ -122,7 +123,7 @@ void let_disposal_catch_up(std::size_t most, std::chrono::milliseconds within) n
     try {
         disposers().catch_up(most, within);
     } catch (const std::bad_alloc&) {
-        // Making the disposers failed, so no job waits.
+        // There was no memory to make the Disposers, so no job waits.
     }
 }
 

@@ -1,5 +1,5 @@
-// Ends things whose end may take long or wait for another process. Threads that exist for this do it, so that nobody
-// else waits.
+// Ends objects whose end may take long, or may wait for another process. Dedicated threads do this, so no other thread
+// waits.
 //
 // Thread safety: any thread.
 #pragma once
@@ -11,19 +11,19 @@
 
 namespace pollcore {
 
-/// The user for whom something is ended. The jobs of one owner run one after the other; those of different owners do
-/// not wait for each other, as long as no more than kDisposersMax owners have a job that does not return.
+/// The user for whom an object is ended. Jobs of one owner run one after the other. Jobs of different owners do not
+/// wait for each other, as long as fewer than kDisposersMax owners have a job that does not return.
 using DisposalOwner = std::uint64_t;
 inline constexpr int kDisposersMax = 64;
-/// The owner of all unmapping, which has a thread of its own. Unmapping waits for nobody, and no descriptor whose close
-/// hangs delays it.
+/// The owner of all jobs that unmap memory. They have their own thread, so a descriptor whose close hangs does not
+/// delay them. Unmapping itself waits for no other process.
 inline constexpr DisposalOwner kMemoryDisposal = ~DisposalOwner{0};
 
-/// Runs `job`, which does not throw, some time later. Without memory or a thread for it, it runs with the next job
-/// that finds them, or never.
+/// Runs `job` some time later; `job` must not throw. If there is no memory or no thread for `job`, a later call may
+/// start it, or it never runs. In a forked child, `job` runs at once, on the calling thread.
 void dispose(DisposalOwner owner, std::function<void()> job) noexcept;
-/// Waits until at most `most` jobs are waiting, or for `within`. A thread that causes such jobs calls this, since they
-/// could come faster than they are done.
+/// Waits until at most `most` jobs wait, or until `within` has passed. Jobs of kMemoryDisposal do not count. A thread
+/// that causes such jobs calls this, because it may cause them faster than they are done.
 void let_disposal_catch_up(std::size_t most, std::chrono::milliseconds within) noexcept;
 
 }  // namespace pollcore

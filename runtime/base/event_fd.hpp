@@ -1,4 +1,5 @@
-// An eventfd(2) that wakes a thread which polls for it. Signaling makes it readable, and the woken thread drains it.
+// An eventfd(2) that wakes the thread which polls it. signal_event() makes the eventfd readable, and the woken thread
+// calls drain_event().
 #pragma once
 
 #include <sys/epoll.h>
@@ -24,7 +25,8 @@ namespace pollcore {
     return fd;
 }
 
-// Signaling and draining cannot fail on an eventfd: its count is far from its limit, and an empty one is no error here.
+// signal_event() and drain_event() cannot fail: the eventfd's count is far below its limit, and an empty eventfd is no
+// error here.
 inline void signal_event(int fd) noexcept {
     const std::uint64_t one = 1;
     (void)!::write(fd, &one, sizeof(one));
@@ -32,16 +34,18 @@ inline void signal_event(int fd) noexcept {
 
 // ---- Between processes that do not trust each other ----
 //
-// A worker wakes an application over a pair of sockets, and only ever sends to its own end. An eventfd would not do:
-// its other holder could clear O_NONBLOCK and fill it, and the worker's write would block. Nothing can be sent the
-// other way (make_bell_sockets()): closing a descriptor that was passed along may wait for as long as its owner likes.
-// An application wakes a worker by an eventfd, which the worker neither reads nor writes: it is in an epoll(7) that
-// tells of each write once (EPOLLET). A pipe would not do: a process that writes to it from memory whose pages do not
-// come holds its mutex, and a reader waits for that.
+// A worker wakes an application over a pair of sockets. The worker only sends to its own end of the pair. An eventfd
+// would not do: the application could clear O_NONBLOCK and fill the eventfd, and the worker's write would block.
+// Nothing can be sent to the worker's end (make_bell_sockets()), because a message could bring a descriptor, and
+// closing that descriptor may wait for as long as the application likes.
+//
+// An application wakes a worker by an eventfd. The worker neither reads nor writes this eventfd. It has the eventfd in
+// an epoll(7) instance that reports each write once (EPOLLET). A pipe would not do: a process that writes to a pipe
+// from memory whose pages do not arrive holds the pipe's mutex, and a reader of the pipe waits for this mutex.
 
 struct BellSockets {
-    UniqueFd own;    ///< sends
-    UniqueFd other;  ///< receives
+    UniqueFd own;    ///< the worker's end, which only sends
+    UniqueFd other;  ///< the application's end, which only receives
 };
 /// Throws Error. `what_for` completes "cannot make sockets for ".
 [[nodiscard]] inline BellSockets make_bell_sockets(const char* what_for) {
@@ -50,7 +54,7 @@ struct BellSockets {
         throw Error(errno, std::string("cannot make sockets for ") + what_for);
     }
     BellSockets made{UniqueFd(ends[0]), UniqueFd(ends[1])};
-    // This shuts down the other end's sending, too (unix(7)): its sends fail with EPIPE from now on.
+    // This also shuts down sending at the other end (unix(7)): a send there fails with EPIPE from now on.
     if (::shutdown(made.own.get(), SHUT_RD) != 0) {
         throw Error(errno, std::string("cannot close one direction of the sockets for ") + what_for);
     }
@@ -58,9 +62,9 @@ struct BellSockets {
 }
 inline void signal_socket(int fd) noexcept {
     const char one = 1;
-    (void)!::send(fd, &one, sizeof(one), MSG_DONTWAIT | MSG_NOSIGNAL);  // a full socket is readable anyway
+    (void)!::send(fd, &one, sizeof(one), MSG_DONTWAIT | MSG_NOSIGNAL);  // a full socket is readable already
 }
-/// For the receiving end. Takes at most kMost messages; the socket stays readable if more are left.
+/// Takes at most kMost messages from the receiving end `fd`. If more messages are left, `fd` stays readable.
 inline void drain_socket(int fd) noexcept {
     constexpr int kMost = 16;
     char some[16];
@@ -68,20 +72,21 @@ inline void drain_socket(int fd) noexcept {
     }
 }
 
-/// Puts an eventfd of another process into an epoll of those that wake a worker. Throws Error.
+/// Adds `fd`, an eventfd by which another process wakes a worker, to `epoll`, the worker's epoll(7) instance. Throws
+/// Error.
 inline void watch_visitor(int epoll, int fd) {
     epoll_event written{.events = EPOLLIN | EPOLLET, .data = {.fd = fd}};
     if (::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &written) != 0) {
         throw Error(errno, "a session of another process cannot wake its worker");
     }
 }
-/// Whether an eventfd in `epoll` was written since the last call. A call takes up to 16 of them.
+/// Whether an eventfd in `epoll` was written since the last call. One call takes the events of up to 16 eventfds.
 inline bool visitor_came(int epoll) noexcept {
     epoll_event events[16];
     return ::epoll_wait(epoll, events, 16, 0) > 0;
 }
 
-/// False when nobody had signaled.
+/// Empties the eventfd. False: it was empty, because no thread had signaled it.
 inline bool drain_event(int fd) noexcept {
     std::uint64_t count = 0;
     return ::read(fd, &count, sizeof(count)) == sizeof(count);

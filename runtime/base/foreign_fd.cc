@@ -12,9 +12,10 @@
 namespace pollcore {
 namespace {
 
-// Closes the descriptors in a socket's queue; if the kernel dropped them, they would linger. The socket is shut down,
-// but its queue can still be read. recvmsg() returns 0 at the end, and also for a message of no bytes, which may bring
-// descriptors; but a message comes with credentials, and the end does not.
+// Closes the descriptors in a socket's queue. If the kernel closed these descriptors together with the socket, they
+// would linger. The socket is shut down, but its queue can still be read. recvmsg() returns 0 at the end of the queue,
+// and also for a message of no bytes, which may bring descriptors. The credentials tell the two apart: a message comes
+// with credentials, and the end of the queue comes without.
 void take_descriptors_out(int socket) noexcept {
     const int yes = 1;
     if (::setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &yes, sizeof(yes)) != 0) {
@@ -32,13 +33,14 @@ void take_descriptors_out(int socket) noexcept {
         message.msg_controllen = control.size();
         const ssize_t got = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         if (got < 0) {
-            // ECONNRESET is reported once, when the other side has closed without having read all.
+            // The kernel reports ECONNRESET once if the other side closed its socket before it had read everything.
             if (errno != EINTR && (errno != ECONNRESET || std::exchange(reset, true))) {
                 return;
             }
             continue;
         }
-        // Closed here, one by one: if they were queued, each socket could add as many as its own queue holds.
+        // Closes each descriptor at once. If they were queued for later, each socket among them could add as many
+        // descriptors as its own queue holds.
         for_each_descriptor(message, [](int fd) { close_here(fd); });
         if (got == 0 && message.msg_controllen == 0) {
             return;
@@ -50,22 +52,22 @@ void take_descriptors_out(int socket) noexcept {
 
 void close_here(int fd, Unread unread) noexcept {
     if (unread == Unread::taken) {
-        (void)::shutdown(fd, SHUT_RDWR);  // no more comes in
+        (void)::shutdown(fd, SHUT_RDWR);  // no more messages come in
         take_descriptors_out(fd);
     }
     const linger none{.l_onoff = 0, .l_linger = 0};
-    (void)::setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none));  // fails on anything but a socket, without harm
+    (void)::setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none));  // fails without harm if `fd` is no socket
     (void)::close(fd);
 }
 
 void close_elsewhere(int fd, Unread unread, DisposalOwner user) noexcept {
     if (unread == Unread::taken) {
-        (void)::shutdown(fd, SHUT_RDWR);  // the other side learns of it at once, and no more comes in
+        (void)::shutdown(fd, SHUT_RDWR);  // the other side sees the end at once, and no more messages come in
     }
     try {
         dispose(user, [fd, unread] { close_here(fd, unread); });
     } catch (...) {
-        // Without memory it stays open, which hurts less than waiting.
+        // There is no memory. A descriptor that stays open does less harm than a caller that waits.
     }
 }
 

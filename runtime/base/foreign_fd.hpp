@@ -1,11 +1,11 @@
 // A descriptor that came from another process, or that another process shares.
 //
-// Closing it may wait for as long as that process likes: a TCP socket with SO_LINGER and unsent data waits for the
-// linger time (socket(7)), a file of a FUSE server for an answer to FLUSH, a Unix socket for what the descriptors in
-// its queue wait for. So a thread that others wait for never closes one: a ForeignFd is closed on a thread that exists
-// for this (disposal.hpp).
+// Closing such a descriptor may wait for as long as the other process likes. A TCP socket with SO_LINGER and unsent
+// data waits for the linger time (socket(7)). A file of a FUSE server waits for the server's answer to FLUSH. A Unix
+// socket waits while the descriptors in its queue are closed. So a thread that other threads wait for never closes such
+// a descriptor: a dedicated thread closes the descriptor of a ForeignFd (disposal.hpp).
 //
-// Thread safety: none of its own; the owner's. The functions: any thread.
+// Thread safety: ForeignFd has none; its owner must provide it. Any thread may call the functions.
 #pragma once
 
 #include <utility>
@@ -14,23 +14,25 @@
 
 namespace pollcore {
 
-/// What closing does with messages that nobody has read.
+/// What closing does with unread messages.
 enum class Unread {
-    left,   ///< the descriptor is no socket of ours
-    taken,  ///< the descriptor is the only one of a socket of ours: descriptors in the socket's queue are taken out, so
-            ///< that none of them lingers
+    /// Nothing. Use it for a descriptor that is no socket of this library.
+    left,
+    /// Closing takes the descriptors out of the socket's queue and closes them, so that none of them lingers. Use it
+    /// for the only descriptor of a socket of this library.
+    taken,
 };
 
-/// Closes on the calling thread, which may wait in it. A socket does not linger.
+/// Closes `fd` on the calling thread, which may have to wait. If `fd` is a socket, closing does not linger.
 void close_here(int fd, Unread unread = Unread::left) noexcept;
-/// Closes later, in turn with other descriptors of this user; returns at once. A socket of ours is shut down before
-/// this returns.
+/// Has another thread close `fd` later, after the descriptors of `user` that were passed earlier. Returns at once. With
+/// Unread::taken, the socket is shut down before this function returns.
 void close_elsewhere(int fd, Unread unread, DisposalOwner user) noexcept;
 
 class ForeignFd {
 public:
     ForeignFd() noexcept = default;
-    /// Takes what a system call returned; a negative value is no descriptor.
+    /// `fd` is the result of a system call; a negative value is no descriptor.
     explicit ForeignFd(int fd, Unread unread = Unread::left, DisposalOwner user = 0) noexcept
         : fd_(fd), unread_(unread), user_(user) {}
     ForeignFd(ForeignFd&& other) noexcept

@@ -1,9 +1,10 @@
-// A thread writes down when it began its current work, or until when it waits, so that another thread can see whether
-// it hangs (D33).
+// A heartbeat (D33): a thread writes down when it began its current work, or until when it waits. Another thread reads
+// this, and sees whether the first thread hangs.
 //
-// Times are of the thread's own clock: cycles for a worker, nanoseconds of the steady clock for the others.
+// Times are in the clock of the thread that writes them: cycles for a worker, nanoseconds of the steady clock for any
+// other thread.
 //
-// Thread safety: as each section says.
+// Thread safety: see each section.
 #pragma once
 
 #include <sys/types.h>
@@ -25,16 +26,16 @@ public:
     static constexpr std::uint64_t kNotRunning = 0;
     static constexpr std::uint64_t kForever = std::numeric_limits<std::uint64_t>::max();
 
-    // ---- The thread itself. If several threads write, they hold one mutex. ----
+    // ---- For the thread that is watched. Several threads that write one heartbeat do so under one mutex. ----
 
-    /// The thread runs; `thread_id` is the kernel's.
+    /// The thread begins to run. `thread_id` is the kernel's number for the thread.
     void start(pid_t thread_id, std::uint64_t now) noexcept {
         thread_id_.set(static_cast<std::uint64_t>(thread_id));
         begin(now);
     }
-    /// The thread begins work, or goes on to the next piece of it.
+    /// The thread begins a piece of work.
     void begin(std::uint64_t now) noexcept { since_.set(now); }
-    /// The thread waits, and has to move again by `until`.
+    /// The thread begins to wait, until `until` at the latest.
     void wait(std::uint64_t until = kForever) noexcept {
         since_.set(until);
         turns_.add();
@@ -42,9 +43,10 @@ public:
     /// The thread ends.
     void stop() noexcept { since_.set(kNotRunning); }
 
-    // ---- Any thread. Each value is a statistic: what is read may be a moment old. ----
+    // ---- For any thread. Each value may be a moment old. ----
 
-    /// Since when the thread has owed a movement; in the future while it waits.
+    /// The time at which the thread began its current work. While the thread waits, the time until which it waits,
+    /// which lies in the future.
     [[nodiscard]] std::uint64_t since() const noexcept { return since_.value(); }
     [[nodiscard]] std::uint64_t turns() const noexcept { return turns_.value(); }
     [[nodiscard]] pid_t thread_id() const noexcept { return static_cast<pid_t>(thread_id_.value()); }

@@ -1,4 +1,5 @@
-// Memory, and how it is given back: a runtime's own from its platform, or memory that it shares with another process.
+// A piece of memory, and the way to release it. A runtime gets the memory from its platform, or shares it with another
+// process.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +13,9 @@ public:
     using Release = void (*)(void* data, std::size_t size) noexcept;
 
     HostMemory() = default;
-    /// Owns `data`, which `release` gives back.
+    /// Owns `data`. The destructor calls `release`.
     HostMemory(void* data, std::size_t size, Release release) noexcept : data_(data), size_(size), release_(release) {}
-    /// Memory of `owner`, which gives it back.
+    /// `data` belongs to `owner`, which releases it. This object keeps `owner` alive.
     HostMemory(void* data, std::size_t size, std::shared_ptr<void> owner) noexcept
         : data_(data), size_(size), owner_(std::move(owner)) {}
     ~HostMemory() {

@@ -1,4 +1,5 @@
-// The lives of a queue pair's place: each reset begins a new life, and so does each queue pair that gets the place.
+// The lives of a place for a queue pair. A new life begins each time that a queue pair gets the place, and at each
+// reset of that queue pair.
 //
 // Thread safety: pure.
 #pragma once
@@ -7,14 +8,14 @@
 
 namespace pollcore {
 
-/// A handle has room for the generation only, which is never 0 and comes again after 65535 lives. The epoch tells a
-/// life from an earlier one with the same generation, which may have left something behind.
+/// A queue pair's handle has room for the generation only. The generation is never 0, and repeats after 65535 lives.
+/// The epoch distinguishes two lives with the same generation, because the earlier life may have left something behind.
 struct Life {
     std::uint16_t generation = 0;
     std::uint16_t epoch = 0;
 };
 
-/// A place counts its lives from 0.
+/// `number`: the lives of a place are numbered from 0.
 [[nodiscard]] constexpr Life life_of(std::uint32_t number) noexcept {
     constexpr std::uint32_t kGenerations = 0xffff;
     return {static_cast<std::uint16_t>(number % kGenerations + 1), static_cast<std::uint16_t>(number / kGenerations)};

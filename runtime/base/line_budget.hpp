@@ -11,14 +11,15 @@
 
 namespace pollcore {
 
-/// Allows so many lines a second. Lines that are left out are counted, and the next line says how many.
+/// Allows a fixed number of lines each second. Lines beyond that are left out and counted, and the next line contains
+/// their number.
 class LineBudget {
 public:
     using Clock = std::chrono::steady_clock;
 
     explicit LineBudget(int per_second) noexcept : per_second_(per_second), left_(per_second) {}
 
-    /// Whether a line may be written, and how many were left out before it.
+    /// Returns nothing if a line must be left out now. Otherwise returns how many lines were left out before this line.
     [[nodiscard]] std::optional<std::uint64_t> take(Clock::time_point now) noexcept {
         if (now - since_ >= std::chrono::seconds(1)) {
             since_ = now;
@@ -39,7 +40,7 @@ private:
     std::uint64_t left_out_ = 0;
 };
 
-/// The end of such a line, which says how many were left out.
+/// Text for the end of a line: how many lines were left out before it.
 [[nodiscard]] inline std::string and_others(std::uint64_t left_out) {
     return left_out == 0 ? std::string() : " (" + std::to_string(left_out) + " lines like this were left out before)";
 }

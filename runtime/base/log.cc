@@ -21,17 +21,18 @@ namespace {
 
 using log_detail::Format;
 
-// Where lines go, and in which format, in one word so that a writer never sees half of a change.
-// Aligned, so that clang, too, writes it at once.
+// The descriptor and the format of the log. Both are in one word, so that no thread sees half of a change. The word is
+// aligned, so that clang, too, stores it by one instruction.
 struct alignas(8) Output {
     int fd;
     Format format;
 };
 
-// All relaxed: each word stands for itself, and a line that still goes by the old value does no harm.
+// All accesses are relaxed: the words are independent of each other, and a line that still uses an old value does no
+// harm.
 std::atomic<LogLevel> current_level{LogLevel::info};
 std::atomic<std::uint64_t> lines_lost{0};
-std::atomic<std::uint64_t> lines_to_report{0};  // lost lines whose place in the log has come
+std::atomic<std::uint64_t> lines_to_report{0};  // lost lines that the log may report now
 std::atomic<std::uint64_t> lines_reported{0};
 
 std::atomic<Output>& output() {
@@ -72,8 +73,8 @@ void append_timestamp(fmt::memory_buffer& line, std::chrono::system_clock::time_
                    utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec, micros);
 }
 
-// True if all of it was written. A line is below PIPE_BUF and goes in one piece, except to a file on a full
-// disk or the like; a torn line counts as lost.
+// True: the whole line was written. A line is at most PIPE_BUF bytes, so write(2) writes it whole, except in cases such
+// as a full disk. A line that was written in part counts as lost.
 bool write_once(int fd, std::string_view line) noexcept {
     for (;;) {
         const ssize_t written = ::write(fd, line.data(), line.size());
@@ -124,7 +125,7 @@ Format detect_format(int fd, const char* journal_stream) noexcept {
     if (end == second || *end != '\0') {
         return Format::plain;
     }
-    // A program whose stderr was redirected inherits the variable, too, so only the file itself tells.
+    // A program with a redirected stderr inherits JOURNAL_STREAM, too. So the numbers of the file itself decide.
     struct stat info {};
     const bool same = ::fstat(fd, &info) == 0 && info.st_dev == device && info.st_ino == inode;
     return same ? Format::journal : Format::plain;
@@ -190,7 +191,7 @@ bool losses_unsaid() noexcept {
     return lines_to_report.load(std::memory_order_relaxed) > lines_reported.load(std::memory_order_relaxed);
 }
 
-// Each loss is logged once, by the thread that takes the difference.
+// Each loss is logged once, by the thread whose compare-exchange succeeds.
 void say_losses() noexcept {
     std::uint64_t said = lines_reported.load(std::memory_order_relaxed);
     const std::uint64_t lost = lines_to_report.load(std::memory_order_relaxed);
@@ -204,7 +205,7 @@ void say_losses() noexcept {
             write_once(to.fd, make_line(to.format, LogLevel::warning, std::chrono::system_clock::now(),
                                         fmt::format("{} log lines before this could not be written", lost - said)));
     } catch (const std::exception&) {
-        // No memory for the line: it is said later.
+        // There is no memory for the line. A later call reports the loss.
     }
     if (!written) {
         lines_reported.fetch_sub(lost - said, std::memory_order_relaxed);
@@ -212,7 +213,7 @@ void say_losses() noexcept {
 }
 
 void write_line(LogLevel level, fmt::string_view format, fmt::format_args args) noexcept {
-    // errno is kept, since a caller may log before it looks at it.
+    // Keeps errno, because a caller may log before it reads errno.
     const int saved_errno = errno;
     try {
         const Format form = output().load(std::memory_order_relaxed).format;
@@ -221,7 +222,7 @@ void write_line(LogLevel level, fmt::string_view format, fmt::format_args args) 
             say_losses();
         }
     } catch (const std::exception&) {
-        // No memory to format with, or a formatter that threw: the line is lost, and counted.
+        // There was no memory, or a formatter threw an exception. The line is lost, and counted.
         count_lost(1);
         report_lost(1);
     }

@@ -1,15 +1,15 @@
 // Log lines to stderr, with levels, for an operator or the journal to read.
 //
-// Thread safety: all functions, from any thread. A line is one write(2), at most PIPE_BUF bytes, so that the
-// lines of several threads and processes never mix. A longer line is cut and ends in "...".
+// Thread safety: any thread may call all functions. A line is one write(2) of at most PIPE_BUF bytes, so lines of
+// several threads and processes never mix. A longer line is cut and ends in "...".
 //
-// While a LogWriter lives (log_writer.hpp), a thread writes the lines, and a thread that logs does not wait. Without
-// one, a reader that does not read makes it wait. Never called from the hot path: a line formats, reads the clock and
-// makes a system call.
+// While a LogWriter exists (log_writer.hpp), its thread writes the lines, and a thread that logs does not wait. Without
+// a LogWriter, a thread that logs waits while nobody reads the output. The hot path never logs: a line is formatted,
+// and takes a reading of the clock and a system call.
 //
 // To a terminal, file or pipe:
 //   2024-02-29T12:00:00.000001Z warning: text
-// To the journal (JOURNAL_STREAM, sd-daemon(3)), which has the time by itself:
+// To the journal (JOURNAL_STREAM, sd-daemon(3)), which adds the time itself:
 //   <4>text
 #pragma once
 
@@ -25,16 +25,18 @@
 
 namespace pollcore {
 
-/// Lines of lower importance than `level` are left out. At start: info.
+/// Lines that are less important than `level` are left out. The level is info at the start.
 void set_log_level(LogLevel level) noexcept;
 [[nodiscard]] LogLevel log_level() noexcept;
 
-/// Sends lines to `fd` instead of stderr; `fd` stays the caller's. Checks once, here, whether it is the journal. Lines
-/// that wait for a LogWriter go to the previous descriptor for as long as LogWriter::kPatience, and then to this one.
+/// Sends lines to `fd` instead of stderr. `fd` remains the caller's. Only this call checks whether `fd` is the journal.
+/// It first waits, for LogWriter::kPatience at most, until the waiting lines are written to the previous descriptor.
+/// Lines that still wait after that go to `fd`.
 void set_log_output(int fd) noexcept;
 
-/// Lines lost since the process began, because stderr is closed, a non-blocking pipe is full, or too many lines wait
-/// for a LogWriter. The next line that can be written is followed by one that says how many.
+/// The number of lines lost since the process began. A line is lost if stderr is closed, if a non-blocking pipe is
+/// full, or if too many lines wait for a LogWriter. A line with the number of lost lines follows the next line that can
+/// be written.
 [[nodiscard]] std::uint64_t log_lines_lost() noexcept;
 
 namespace log_detail {
@@ -44,22 +46,22 @@ enum class Format { plain, journal };
 [[nodiscard]] bool wanted(LogLevel level) noexcept;
 void write_line(LogLevel level, fmt::string_view format, fmt::format_args args) noexcept;
 
-/// Is `fd` the stream that the journal named in `journal_stream` ("DEVICE:INODE", or null)?
+/// Whether `fd` is the stream of the journal. `journal_stream` names this stream as "DEVICE:INODE"; null: no journal.
 [[nodiscard]] Format detect_format(int fd, const char* journal_stream) noexcept;
-/// The line with its prefix and newline. Control characters in `text` are escaped: a line stays one line.
+/// The line with its prefix and newline. Control characters in `text` are escaped, so that a line stays one line.
 [[nodiscard]] std::string make_line(Format format, LogLevel level, std::chrono::system_clock::time_point time,
                                     std::string_view text);
 
 // For the LogWriter's thread.
 [[nodiscard]] int output_fd() noexcept;
-/// One write(2) of a whole line. False: it failed, and the line counts as lost.
+/// Writes a whole line by one write(2). False: the write failed, and the line counts as lost.
 bool write_now(std::string_view line) noexcept;
-/// Counts lost lines. The log says so after report_lost(), which is called when all lines logged before them are
-/// written.
+/// Counts `lines` lost lines. Call report_lost() for these lines when all lines logged before them are written. The log
+/// reports the loss after that call.
 void count_lost(std::uint64_t lines) noexcept;
 void report_lost(std::uint64_t lines) noexcept;
 [[nodiscard]] bool losses_unsaid() noexcept;
-/// Writes a line that says how many lines were lost. If that fails, a later call says it.
+/// Writes a line with the number of lost lines. If the write fails, a later call reports these lines.
 void say_losses() noexcept;
 
 template <class... Args>
@@ -71,22 +73,22 @@ void log(LogLevel level, fmt::format_string<Args...> format, Args&&... args) noe
 
 }  // namespace log_detail
 
-/// Something asked for did not happen.
+/// For something that was asked for and did not happen.
 template <class... Args>
 void log_error(fmt::format_string<Args...> format, Args&&... args) noexcept {
     log_detail::log(LogLevel::error, format, std::forward<Args>(args)...);
 }
-/// Work goes on, but not as the operator would want it.
+/// For a state in which work goes on, but not as the operator would want it.
 template <class... Args>
 void log_warning(fmt::format_string<Args...> format, Args&&... args) noexcept {
     log_detail::log(LogLevel::warning, format, std::forward<Args>(args)...);
 }
-/// Something that an operator wants to find when looking back.
+/// For an event that an operator wants to find in the log later.
 template <class... Args>
 void log_info(fmt::format_string<Args...> format, Args&&... args) noexcept {
     log_detail::log(LogLevel::info, format, std::forward<Args>(args)...);
 }
-/// Something that a developer wants to know.
+/// For facts that only a developer wants to know.
 template <class... Args>
 void log_debug(fmt::format_string<Args...> format, Args&&... args) noexcept {
     log_detail::log(LogLevel::debug, format, std::forward<Args>(args)...);

@@ -26,7 +26,7 @@ class LogQueue {
 public:
     explicit LogQueue(const LogQueue* of_parent) : of_parent_(of_parent), wake_(make_event_fd("the log's thread")) {}
 
-    // A forked child has a copy of this, whose mutex may be locked for ever.
+    // A forked child has a copy of this object. The copy's mutex may be locked for ever.
     [[nodiscard]] bool is_of_this_process() const noexcept { return process_ == ::getpid(); }
 
     void begin(std::function<void()> settle);
@@ -41,7 +41,7 @@ private:
         std::uint64_t lost_before = 0;  // lines lost between the previous line and this one
     };
 
-    // A thread that is told to give up does so within this, unless it is inside write(2).
+    // How long the thread takes at most to notice discard(), unless it is inside write(2).
     static constexpr std::chrono::milliseconds kGiveUpWithin{100};
 
     void loop();
@@ -51,16 +51,16 @@ private:
 
     [[maybe_unused]] const LogQueue* const of_parent_;  // keeps the parent's queue reachable
     const pid_t process_ = ::getpid();
-    const UniqueFd wake_;  // wakes the thread while it waits for room
+    const UniqueFd wake_;  // wakes the thread while it waits for room in the output
 
     std::mutex mutex_;
-    std::condition_variable come_;      // a line, or the end
-    std::condition_variable progress_;  // a line is gone, or the thread has begun or ended
+    std::condition_variable come_;      // a line was put here, or the last LogWriter ends
+    std::condition_variable progress_;  // a line was written or lost, or the thread has begun or ended
     std::deque<Waiting> waiting_;
-    std::size_t bytes_ = 0;          // in waiting_
-    std::uint64_t lost_behind_ = 0;  // lines lost after the last of waiting_
-    std::uint64_t taken_ = 0;        // lines that were put here
-    std::uint64_t gone_ = 0;         // lines that were put here and are written or lost
+    std::size_t bytes_ = 0;          // the bytes of all lines in waiting_
+    std::uint64_t lost_behind_ = 0;  // lines lost since the last line in waiting_ was put here
+    std::uint64_t taken_ = 0;        // all lines that were ever put here
+    std::uint64_t gone_ = 0;         // lines that were put here, and have been written or lost
     std::uint64_t discards_ = 0;
     int users_ = 0;
     bool running_ = false;
@@ -118,7 +118,8 @@ bool LogQueue::flush(std::chrono::milliseconds within) noexcept {
     return progress_.wait_for(lock, within, [this, until = taken_] { return gone_ >= until; });
 }
 
-// With mutex_. The line that the thread holds is lost too, unless it is being written.
+// Call this with mutex_ held. The line that the thread has taken out is lost, too, unless the thread is inside
+// write(2).
 void LogQueue::discard() noexcept {
     std::uint64_t to_report = lost_behind_;
     for (const Waiting& one : waiting_) {
@@ -173,8 +174,8 @@ void LogQueue::write(const std::string& line, std::uint64_t discards) noexcept {
     }
 }
 
-// Waits for room in the output. False: the line is not wanted any more. After true, write(2) waits only if another
-// process takes that room.
+// Waits for room in the output. False: discard() was called, and the line must not be written any more. True: there is
+// room, so write(2) waits only if another process takes this room before.
 bool LogQueue::await_room(std::uint64_t discards) noexcept {
     for (;;) {
         {
@@ -186,7 +187,8 @@ bool LogQueue::await_room(std::uint64_t discards) noexcept {
         pollfd either[] = {{.fd = output_fd(), .events = POLLOUT, .revents = 0},
                            {.fd = wake_.get(), .events = POLLIN, .revents = 0}};
         if (either[0].fd < 0 || ::poll(either, 2, -1) < 0) {
-            // write(2) says what is wrong with the descriptor. Without memory for poll(2), only this thread waits.
+            // If the descriptor is bad, write(2) reports the error. If there was no memory for poll(2), write(2) may
+            // wait, but only in this thread.
             return true;
         }
         if (either[1].revents != 0) {
@@ -205,7 +207,7 @@ std::atomic<LogQueue*> current_queue{nullptr};
 
 LogQueue* living_queue() noexcept {
     LogQueue* const queue =
-        current_queue.load(std::memory_order_acquire);  // with the release in queue_of_this_process()
+        current_queue.load(std::memory_order_acquire);  // pairs with the release in queue_of_this_process()
     return queue != nullptr && queue->is_of_this_process() ? queue : nullptr;
 }
 
@@ -215,7 +217,7 @@ LogQueue& queue_of_this_process() {
         auto fresh = std::make_unique<LogQueue>(known);
         const bool first = known == nullptr;
         if (current_queue.compare_exchange_strong(known, fresh.get(), std::memory_order_acq_rel)) {
-            if (first) {  // a child inherits the handler
+            if (first) {  // a forked child inherits the handler
                 std::atexit([] { (void)flush_log(LogWriter::kPatience); });
             }
             return *fresh.release();

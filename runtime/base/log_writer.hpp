@@ -1,13 +1,14 @@
-// Log lines are written by a thread of their own, so that a thread that logs never waits for a reader.
+// A LogWriter has a thread that writes the log lines. So a thread that logs never waits for a reader.
 //
-// A pipe that nobody reads, a stopped terminal or a journal that hangs makes write(2) wait. Without a LogWriter, a
-// thread that logs waits there. With one, lines wait in a bounded queue. A line that does not fit is lost and counted.
+// write(2) waits if nobody reads the pipe, if the terminal is stopped, or if the journal hangs. Without a LogWriter,
+// the thread that logs waits in write(2). With a LogWriter, lines wait in a bounded queue. A line that does not fit
+// into the queue is lost and counted.
 //
-// Thread safety: all functions, from any thread.
+// Thread safety: any thread may call all functions.
 // Invariants
 //   - Lines are written in the order in which they were logged.
-//   - Each line is written or counted by log_lines_lost(). A line in the log says how many are missing at that place.
-//   - The output's O_NONBLOCK is left alone: other processes write to the same open file.
+//   - Each line is written, or counted by log_lines_lost(). A line in the log says how many lines are missing there.
+//   - The output's O_NONBLOCK flag stays as it is, because other processes may write to the same open file.
 #pragma once
 
 #include <chrono>
@@ -21,21 +22,22 @@ namespace log_detail {
 class LogQueue;
 }
 
-/// While one lives, a thread writes the lines of this process. Several share that thread. A forked child has no such
-/// thread and writes its lines itself.
+/// While a LogWriter exists, one thread writes all lines of this process. Several LogWriters share this thread. A
+/// forked child does not inherit the thread. In the child, each thread that logs writes its own lines.
 class LogWriter {
 public:
-    /// The most that waits to be written.
+    /// Limits of the queue of lines that wait to be written.
     static constexpr std::size_t kLinesMax = 1024;
     static constexpr std::size_t kBytesMax = std::size_t{1} << 20;
-    /// How long the end of the process's last LogWriter, exit(3) and set_log_output() wait for a reader.
+    /// How long the destructor of the last LogWriter, exit(3) and set_log_output() wait for a reader of the output.
     static constexpr std::chrono::milliseconds kPatience{1000};
 
-    /// `settle` runs on the thread before anything else and must not throw: it names and places the thread. It is not
-    /// called when another LogWriter has started the thread. Throws std::system_error when no thread or descriptor is
-    /// to be had.
+    /// `settle` gives the thread its name and its CPUs. It runs on the thread before anything else, and must not throw.
+    /// It is not called if another LogWriter has started the thread already. Throws std::system_error if no thread or
+    /// descriptor is available.
     explicit LogWriter(std::function<void()> settle = [] {});
-    /// The last one writes the lines that wait, for kPatience at most. Lines that are left then are lost.
+    /// The last LogWriter waits until the waiting lines are written, for kPatience at most. The remaining lines are
+    /// lost.
     ~LogWriter();
     LogWriter(const LogWriter&) = delete;
     LogWriter& operator=(const LogWriter&) = delete;
@@ -44,16 +46,16 @@ private:
     log_detail::LogQueue& queue_;
 };
 
-/// Waits until the lines logged so far are written or lost. False: `within` has passed before. Call it before abort(3)
-/// or _exit(2), which lose the lines that wait.
+/// Waits until the lines logged so far are written or lost. False: `within` has passed, and some lines still wait. Call
+/// this before abort(3) or _exit(2), which lose all waiting lines.
 bool flush_log(std::chrono::milliseconds within) noexcept;
 
 namespace log_detail {
 
-/// Takes `line` for the thread. False: no LogWriter lives, so the caller writes it.
+/// Passes `line` to the LogWriter's thread. False: there is no LogWriter, so the caller writes the line.
 [[nodiscard]] bool hand_over(std::string& line);
 
-/// Makes the thread look again at which descriptor the output is.
+/// Tells the LogWriter's thread that the log's descriptor has changed.
 void output_changed() noexcept;
 
 }  // namespace log_detail

@@ -1,8 +1,9 @@
 // How a thread looks at a cache line that another CPU is about to write.
 //
-// A look takes the line from the CPU that is about to write it, and that CPU has to fetch it back first: a look that
-// comes too early delays what it waits for, by one or two transfers (D16). Looks close to each other cost more still: a
-// core begins the next look before it has the result of the last one, and starts again when that brought news.
+// A look is a load of the line. It takes the line away from the CPU that is about to write it, and that CPU has to
+// fetch the line back before it can write. So a look that comes too early delays the write that it waits for, by one or
+// two transfers of the line (D16). Looks in quick succession cost more still. A core begins the next look before it has
+// the result of the last one. If the last look found a new value, the core has to do the next look again.
 //
 // Thread safety: pure.
 #pragma once
@@ -12,9 +13,9 @@
 
 namespace pollcore {
 
-/// When this returns, other CPUs can see all that this thread has stored, and no later look has begun.
-// Uses mfence: after the locked instruction that a compiler makes of a fence, loads begin early, and a hop between far
-// CPUs takes 380 ns, not 290 (D16).
+/// When this returns, other CPUs can see all stores of this thread, and no later look has begun.
+// Uses mfence, because compilers turn a fence into a locked instruction, after which loads begin early. With that
+// instruction, a hop between far CPUs takes 380 ns, not 290 (D16).
 [[gnu::always_inline]] inline void settle_stores() noexcept {
 #if defined(__x86_64__)
     asm volatile("mfence" : : : "memory");
@@ -23,9 +24,9 @@ namespace pollcore {
 #endif
 }
 
-/// Waits `cycles` cycles of this core, which must be at least 1, by additions that wait for each other. No later load
-/// begins before this returns, and every earlier load is finished. A `pause` takes 40 to 140 cycles, depending on the
-/// CPU.
+/// Waits `cycles` cycles of this core, at least 1, in a loop of subtractions that depend on each other. Every earlier
+/// load is finished before the wait, and no later load begins before this returns. For comparison: a `pause`
+/// instruction takes 40 to 140 cycles, depending on the CPU.
 [[gnu::always_inline]] inline void delay_look(std::uint32_t cycles) noexcept {
 #if defined(__x86_64__)
     std::uint64_t left = cycles;

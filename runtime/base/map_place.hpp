@@ -1,5 +1,5 @@
-// A place in a map that is allocated before its key is known, so that a new object is not lost for want of memory
-// (D29).
+// A place in a map, which is allocated before the key is known. So a new object is not lost because there is no memory
+// for its entry in the map (D29).
 //
 // Thread safety: that of the map.
 #pragma once
@@ -11,7 +11,7 @@ namespace pollcore {
 template <class Map>
 class MapPlace {
 public:
-    /// Throws std::bad_alloc. A value that take() has not put into the map ends with this object.
+    /// Throws std::bad_alloc. If take() is not called, `value` is destroyed with this object.
     explicit MapPlace(Map& map, typename Map::mapped_type value = {}) : map_(map) {
         Map one;
         one.emplace(typename Map::key_type{}, std::move(value));

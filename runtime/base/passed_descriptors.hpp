@@ -8,12 +8,12 @@
 
 namespace pollcore {
 
-/// The most that one message carries (SCM_MAX_FD of the kernel). The kernel closes descriptors that find no room, on
-/// the thread that receives.
+/// The largest number of descriptors that one message carries (SCM_MAX_FD of the kernel). If the receiver's buffer has
+/// no room for a descriptor, the kernel closes that descriptor, on the thread that receives.
 inline constexpr std::size_t kDescriptorsPerMessage = 253;
 
-/// Calls `take` with each descriptor. They are this process's as soon as recvmsg() returns anything but an error, also
-/// 0: a message of no bytes brings descriptors, too.
+/// Calls `take` with each descriptor of `message`. Unless recvmsg() returned an error, the descriptors belong to this
+/// process. This holds for a result of 0, too: a message of no bytes may bring descriptors.
 template <class F>
 void for_each_descriptor(msghdr& message, F&& take) {
     for (cmsghdr* beside = CMSG_FIRSTHDR(&message); beside != nullptr; beside = CMSG_NXTHDR(&message, beside)) {

@@ -1,7 +1,8 @@
-// Bugs that the simulation has to find, as a proof that it finds bugs.
+// Planted bugs, to prove that the simulation finds bugs.
 //
-// A program has none of them. The simulation, which is compiled from the same sources with POLLCORE_SIMULATED, asks for
-// one by its name (tests/sim/bug_kinds.hpp), and chooses at which occasions it is there.
+// A normal build has none of these bugs. The simulation is compiled from the same sources with POLLCORE_SIMULATED. It
+// asks for one bug by its name (tests/sim/bug_kinds.hpp), and chooses which calls of planted() return true for that
+// bug.
 #pragma once
 
 #include <cstdint>
@@ -10,26 +11,26 @@ namespace pollcore {
 
 enum class Bug : std::uint8_t {
     none,
-    lost,              ///< a completion is not delivered
-    lost_ordinary,     ///< a completion of worker/fast_path.cc is not delivered
-    lost_in_line,      ///< a completion that belongs in its request's line is not delivered
-    twice,             ///< a completion is delivered twice
-    swapped,           ///< the first two of a batch change places
-    misread_status,    ///< a remote access error is told as a local one
-    wedged,            ///< no signal is asked for before unsignaled work fills the send queue
-    kept_reservation,  ///< a completion does not give its place in the send queue back
+    lost,            ///< a completion is not delivered
+    lost_ordinary,   ///< a completion of worker/ordinary.cc is not delivered
+    lost_in_line,    ///< a completion that belongs in the cache line of its request is not delivered
+    twice,           ///< a completion is delivered twice
+    swapped,         ///< the first two completions of a batch change places
+    misread_status,  ///< a remote access error is reported as a local access error
+    wedged,  ///< the worker lets unsignaled work requests fill the send queue, without a signaled one among them
+    kept_reservation,  ///< a completion does not free its request's place in the send queue
     stale_handle,      ///< the handle of a queue pair's earlier life is accepted
-    published_early,   ///< a slot is published, and then written
-    given_back_early,  ///< requests are completed, and then their queue pair is destroyed
+    published_early,   ///< a slot is published before it is written
+    given_back_early,  ///< requests are completed before their queue pair is destroyed
     unacknowledged,    ///< an asynchronous event is not acknowledged
-    missed_rearm,      ///< a CQ whose event was taken counts as armed
-    no_last_look,      ///< a worker sleeps without looking once more
-    late_word,         ///< a submitter looks whether the worker sleeps, and then publishes
-    careless_sleeper,  ///< an application sleeps without looking once more
+    missed_rearm,      ///< a CQ still counts as armed after its event was taken
+    no_last_look,      ///< a worker sleeps without a last look for work
+    late_word,         ///< a submitter checks whether the worker sleeps before it publishes its request
+    careless_sleeper,  ///< an application sleeps without a last look for completions
     kept_shared,       ///< the receive that a failed queue pair took from a shared receive queue does not complete
-    ended_early,       ///< an address handle is destroyed though sends name it
+    ended_early,       ///< an address handle is destroyed although sends name it
     window_kept,       ///< a type 2 window stays bound when its queue pair is reset
-    ring_first,        ///< completions in the ring are taken before an earlier one in its request's line
+    ring_first,  ///< completions in the ring are taken before an earlier completion in the cache line of its request
 };
 
 #ifdef POLLCORE_SIMULATED

@@ -1,9 +1,9 @@
-// Names that another process or a peer has chosen, as a field of a log line or a message.
+// Prepares names that another process or a peer has chosen for a log line or a message.
 //
-// Such a name may end a field or a line, or move a terminal's cursor: a process may be called `a), uid 0`, and an
-// address may hold a newline, an escape sequence or letters that run from right to left.
+// Such a name could end a field or a line, or move a terminal's cursor. A process may be called `a), uid 0`, and an
+// address may contain a newline, an escape sequence or letters that run from right to left.
 //
-// Thread safety: all functions, from any thread.
+// Thread safety: any thread.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@
 
 namespace pollcore {
 
-/// `name` in double quotes. Inside, a quote or backslash has a backslash before it, and each byte that is not printable
-/// ASCII is \xNN. No two names look alike.
+/// Returns `name` in double quotes. Each quote and each backslash in it gets a backslash before it. Each byte that is
+/// not printable ASCII becomes \xNN. Different names have different results.
 [[nodiscard]] std::string printable(std::string_view name);
 
 }  // namespace pollcore

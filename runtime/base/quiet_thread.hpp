@@ -1,4 +1,4 @@
-// Threads of the library in a program that may have signal handlers of its own.
+// Starts a thread of the library in a program that may have its own signal handlers.
 #pragma once
 
 #include <pthread.h>
@@ -11,8 +11,8 @@
 
 namespace pollcore {
 
-/// Starts a thread that gets no signals, since these are for the program's own threads. The exception is
-/// kBacktraceSignal, if the program wants it. Throws std::system_error.
+/// Starts a thread that gets no signals, because signals are for the program's own threads. If the program wants
+/// backtraces, the thread gets kBacktraceSignal. Throws std::system_error.
 template <class F>
 [[nodiscard]] std::thread start_quiet_thread(F&& body) {
     struct Masked {
@@ -27,7 +27,7 @@ template <class F>
         }
         ~Masked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
     };
-    const Masked masked;  // a thread begins with its maker's mask
+    const Masked masked;  // a new thread inherits the signal mask
     return std::thread(std::forward<F>(body));
 }
 

@@ -1,15 +1,16 @@
-// A word for sleeping and waking (D23). A thread sets it when it is about to sleep, and a thread that brings it
-// something takes the word back to wake it. The word may lie in memory that two processes share.
+// A word for sleeping and waking (D23). A thread that is about to sleep sets the word. A thread that publishes
+// something for the sleeper clears the word. If the word was set, it wakes the sleeper. The word may be in memory that
+// two processes share.
 //
-//   the sleeper                         a thread that brings something
+//   the sleeper                         a thread that publishes something
 //   expect(); look once more; sleep     publish it; if take(), wake the sleeper
 //   rest()
 //
 // No wake-up is lost (I8): expect() and take() are read-modify-writes of one word, so one of them comes first. If
-// take() comes first, the sleeper's look after expect() finds what was published before take(). Otherwise take()
-// returns true.
+// take() comes first, the sleeper's look after expect() finds the data that was published before take(). If expect()
+// comes first, take() returns true.
 //
-// Thread safety: expect() and rest() by the thread that sleeps, take() by any thread.
+// Thread safety: the thread that sleeps calls expect() and rest(). Any thread calls take().
 #pragma once
 
 #include <atomic>
@@ -21,14 +22,14 @@ namespace pollcore {
 
 class SleepWord {
 public:
-    /// From here on a thread that brings something wakes the sleeper.
+    /// Call this before the last look. From now on, a thread that publishes something wakes the sleeper.
     void expect() noexcept {
         schedule_point(SchedulePoint::expect);
         (void)asleep_.exchange(1, std::memory_order_seq_cst);
     }
-    /// The sleeper is awake. False: another thread wakes it or has done so, and a needless wake-up may still come.
+    /// Call this when the sleeper is awake. False: another thread has called take(), so a needless wake-up may follow.
     bool rest() noexcept { return asleep_.exchange(0, std::memory_order_seq_cst) != 0; }
-    /// Something was published. True: the caller has to wake the sleeper.
+    /// Call this after publishing something. True: the caller has to wake the sleeper.
     [[nodiscard]] bool take() noexcept {
         schedule_point(SchedulePoint::wake);
         return asleep_.exchange(0, std::memory_order_seq_cst) != 0;

@@ -1,4 +1,4 @@
-// Makes the ThreadHealth that a program sees from a heartbeat (D33).
+// Turns a thread's heartbeat into a ThreadHealth, which a program can read (D33).
 //
 // Thread safety: any thread.
 #pragma once
@@ -12,7 +12,8 @@
 
 namespace pollcore {
 
-/// `now` is a time of the heartbeat's clock; `per_ns` units of that clock make a nanosecond.
+/// `now` is the current time in the clock of `heartbeat`. `per_ns` is the number of units of this clock in a
+/// nanosecond.
 [[nodiscard]] inline ThreadHealth thread_health(std::string name, ThreadHealth::Kind kind, const Heartbeat& heartbeat,
                                                 std::uint64_t now, double per_ns = 1) {
     using State = ThreadHealth::State;
@@ -27,7 +28,7 @@ namespace pollcore {
     } else if (since > now && kind != ThreadHealth::Kind::worker) {
         health.state = State::waiting;
     } else {
-        // A worker may have begun after the clock was read.
+        // `since` may be later than `now`, because a worker may have begun its work after `now` was read.
         const double busy = static_cast<double>(now > since ? now - since : 0) / per_ns;
         health.busy = std::chrono::nanoseconds(static_cast<std::int64_t>(busy));
         health.state = health.busy >= kHangsAfter ? State::hangs : State::working;

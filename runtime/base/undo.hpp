@@ -1,14 +1,14 @@
-// Takes back the earlier steps of an action when a later one fails (D29).
+// Takes back the earlier steps of an action if a later step fails (D29).
 //
-// Thread safety: that of what it runs.
+// Thread safety: that of the function that it runs.
 #pragma once
 
 #include <utility>
 
 namespace pollcore {
 
-/// Runs `take_back` when it ends, unless keep() was called. `take_back` throws nothing, hence allocates nothing: an
-/// allocation may be the step that has failed.
+/// The destructor runs `take_back`, unless keep() was called. `take_back` must not throw. So it must not allocate
+/// memory, because the step that failed may have been an allocation.
 template <class F>
 class [[nodiscard]] Undo {
 public:

@@ -1,6 +1,6 @@
-// A file descriptor with one owner, closed when the owner goes.
+// A file descriptor with one owner. The owner's destructor closes it.
 //
-// Thread safety: none of its own; the owner's.
+// Thread safety: none; the owner must provide it.
 #pragma once
 
 #include <unistd.h>
@@ -12,7 +12,7 @@ namespace pollcore {
 class UniqueFd {
 public:
     UniqueFd() noexcept = default;
-    /// Takes what a system call returned; a negative value is no descriptor.
+    /// `fd` is the result of a system call; a negative value is no descriptor.
     explicit UniqueFd(int fd) noexcept : fd_(fd) {}
     UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
     UniqueFd& operator=(UniqueFd&& other) noexcept {
@@ -27,7 +27,7 @@ public:
     void reset(int fd = -1) noexcept {
         const int old = std::exchange(fd_, fd);
         if (old >= 0) {
-            // Nothing can be done about an error: Linux has closed the descriptor whatever close() says.
+            // Ignores an error, because Linux has closed the descriptor whatever close() returns.
             (void)::close(old);
         }
     }

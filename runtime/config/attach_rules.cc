@@ -14,7 +14,7 @@ constexpr std::size_t kPathMax = sizeof(sockaddr_un::sun_path) - 1;
 // The longest name that useradd(8) and groupadd(8) accept.
 constexpr std::size_t kAccountMax = 32;
 constexpr std::uint32_t kModeMax = 0777;
-// connect(2) to a socket needs the right to write.
+// connect(2) needs the right to write to the socket's file.
 constexpr std::uint32_t kMayWrite = 0222;
 constexpr std::size_t kNamesMax = 64;
 

@@ -21,7 +21,7 @@ namespace pollcore::config {
 namespace {
 
 constexpr const char* kOnlineFile = "/sys/devices/system/cpu/online";
-constexpr std::uint32_t kCpuNumberMax = 1u << 20;  // far beyond any kernel's NR_CPUS: a larger number is no CPU's
+constexpr std::uint32_t kCpuNumberMax = 1u << 20;  // far beyond any kernel's NR_CPUS, so no CPU has a larger number
 
 std::set<std::uint32_t> read_online() {
     std::ifstream file(kOnlineFile);
@@ -32,8 +32,9 @@ std::set<std::uint32_t> read_online() {
     return parse_cpu_list(line, kOnlineFile);
 }
 
-// The cpuset: the CPUs that the kernel grants a thread that asks for all of them. A thread of its own asks, so no other
-// thread's affinity changes. The affinity of the program's threads does not matter, since a worker is pinned by itself.
+// The cpuset: the CPUs that the kernel grants to a thread that asks for all CPUs. A temporary thread asks, so that no
+// other thread's affinity changes. The affinity of the program's threads does not matter, because the runtime pins each
+// worker.
 std::set<std::uint32_t> read_cpuset(const std::set<std::uint32_t>& online) {
     const std::size_t cpus = *online.rbegin() + std::size_t{1};
     const std::size_t size = std::max(CPU_ALLOC_SIZE(cpus), sizeof(cpu_set_t));
@@ -60,7 +61,7 @@ std::set<std::uint32_t> read_cpuset(const std::set<std::uint32_t>& online) {
     return result;
 }
 
-// Intel SDM, CPUID leaf 7, subleaf 0: ECX bit 5.
+// Whether the CPU has WAITPKG. Intel SDM: CPUID leaf 7, subleaf 0, ECX bit 5.
 bool has_waitpkg() noexcept {
 #if defined(__x86_64__)
     unsigned eax = 0;

@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t kFileSizeMax = 1u << 20;
 
-// A key as it appears in a message's path: quoted, if TOML needs quotes for it.
+// The key as a message shows it in a path: in quotes if TOML requires quotes for this key.
 std::string shown_key(std::string_view key) {
     const bool bare = !key.empty() && key.find_first_not_of(
                                           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -42,7 +42,7 @@ void remember_places(const TomlNode& node, const std::string& path, Origin& orig
     }
 }
 
-// Levenshtein's distance, one row at a time.
+// The Levenshtein distance, computed row by row.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
     std::vector<std::size_t> row(b.size() + 1);
     for (std::size_t j = 0; j <= b.size(); ++j) {
@@ -66,14 +66,14 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
     const auto nearest = std::min_element(known.begin(), known.end(), [&](std::string_view a, std::string_view b) {
         return edit_distance(node.key, a) < edit_distance(node.key, b);
     });
-    // A suggestion that shares little with what was written would only mislead.
+    // A suggestion that has little in common with the key in the file would only mislead.
     const bool near = edit_distance(node.key, *nearest) <= 1 + node.key.size() / 4;
     origin.refuse(path, node.shown(),
                   near ? fmt::format("there is no such key, did you mean \"{}\"?", *nearest) : "there is no such key",
                   accepted);
 }
 
-// Puts the values of a file into a Config. Checks types, units, each value's range, and known and required keys.
+// Puts the values of a file into a Config. Checks types, units, the range of each value, unknown keys and missing keys.
 class Reader {
 public:
     Reader(const TomlNode& document, const Cpus& cpus, const Origin& origin)
@@ -133,7 +133,7 @@ private:
             origin_.refuse(path, node.shown(), reason->text, rule.accepted());
         }
         const auto& value = std::get<typename Rule::Value>(parsed);
-        // Checked before it goes into a field that may be too narrow for it.
+        // Checks the value before it goes into the field, because the field may be too narrow for the value.
         if (const Refusal why = rule.check(value)) {
             origin_.refuse(path, node.shown(), *why, rule.accepted());
         }
@@ -157,7 +157,8 @@ private:
     const Origin& origin_;
 };
 
-// Chooses those values of workers that the file leaves out. CPU 0 comes last: machines do most other work there.
+// Chooses the core and the way to wait for each worker that has none in the file. CPU 0 is chosen last, because a
+// machine does most of its other work there.
 void choose_by_machine(const TomlNode& document, const Cpus& cpus, const Origin& origin,
                        std::vector<WorkerConfig>& workers) {
     const TomlNode* const tables = document.find("worker");
@@ -234,7 +235,7 @@ std::string read_file(const std::filesystem::path& path, const Origin& origin) {
     }
 }
 
-// Puts the place of each key that the file has into `origin`.
+// Reads a Config from `text`. Enters the place of each key in the file into `origin`.
 Config parse_into(std::string_view text, const Cpus& cpus, Origin& origin) {
     const TomlNode document = read_toml(text, origin);
     remember_places(document, "", origin);

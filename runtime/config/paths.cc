@@ -9,7 +9,7 @@
 namespace pollcore::config {
 namespace {
 
-// Any other error may be due to the user of this process, which may not be the user that the daemon runs as.
+// Any other error may only show that the user of this process has too few rights. The daemon may run as another user.
 bool is_missing(int error) noexcept {
     return error == ENOENT || error == ENOTDIR;
 }
@@ -22,7 +22,8 @@ Refusal check_directory(const std::filesystem::path& path) {
     return S_ISDIR(status.st_mode) ? std::nullopt : Refusal("it is no directory");
 }
 
-// A socket may be there: a killed daemon has left it, or the daemon that reads its configuration again owns it.
+// A socket at `path` is no error. A killed daemon may have left it there, or it belongs to a daemon that reads its
+// configuration again.
 Refusal check_socket_path(const std::filesystem::path& path) {
     const std::filesystem::path directory = path.parent_path();
     if (const Refusal why = check_directory(directory)) {

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t kShownMax = 80;
 
-// A file's name may hold anything but '/' and NUL; in a message it must not break the line.
+// Escapes control characters, so that a message stays on one line. A file's name may contain any byte but '/' and NUL.
 std::string printable(std::string_view text) {
     std::string out;
     for (const char c : text) {
@@ -23,7 +23,7 @@ std::string printable(std::string_view text) {
     return out;
 }
 
-// Cuts in front of a UTF-8 character, never inside.
+// The first `size` bytes of `text`, or fewer: never cuts inside a UTF-8 character.
 std::string_view head(std::string_view text, std::size_t size) {
     while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xc0) == 0x80) {
         --size;

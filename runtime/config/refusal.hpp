@@ -1,4 +1,4 @@
-// How a configuration is refused: the one place where messages are put together.
+// Refuses a configuration. All messages about a refused configuration are put together here.
 //
 // Thread safety: values; nothing is shared.
 #pragma once
@@ -11,18 +11,18 @@
 
 namespace pollcore::config {
 
-/// A string as TOML writes it: quoted, with control characters escaped, so that it stays on its line.
+/// Returns `text` as a TOML string: in quotes, and with control characters escaped, so that it stays on one line.
 [[nodiscard]] std::string toml_quoted(std::string_view text);
-/// Quotes a string for a message, in which a very long one is cut.
+/// Quotes `text` for a message. A very long `text` is cut.
 [[nodiscard]] std::string toml_quoted_short(std::string_view text);
 
-/// Where in a file a value stands, and how it is written there.
+/// The line of a value in a file, and the value as it is written there.
 struct Place {
     int line = 0;
     std::string shown;
 };
 
-/// The origin of a configuration: a file with a place per key, or code, which has neither file nor lines.
+/// The origin of a configuration: a file, with the place of each key, or code, which has neither a file nor lines.
 class Origin {
 public:
     Origin() = default;
@@ -30,13 +30,14 @@ public:
 
     void remember(const std::string& path, Place place) { places_.insert_or_assign(path, std::move(place)); }
 
-    /// Refuses the value of a key. `shown` is the value as the message shows it, unless a file says how it is written.
-    /// `path` looks like "worker[0].core".
+    /// Refuses the value of the key `path`, which looks like "worker[0].core". The message shows the value as it is
+    /// written in the file. If the value is not from a file, the message shows `shown`.
     [[noreturn]] void refuse(const std::string& path, const std::string& shown, std::string_view why,
                              std::string_view accepted) const;
-    /// Refuses a missing key or table. The message names the line of the nearest table around it that the file has.
+    /// Refuses a missing key or table. The message names the line of the innermost table around `path` that the file
+    /// has.
     [[noreturn]] void refuse_absent(const std::string& path, std::string_view why, std::string_view accepted) const;
-    /// Refuses a file as a whole, or a line of it (0: no line).
+    /// Refuses the line `line` of the file; 0: refuses the whole file.
     [[noreturn]] void refuse_text(int line, std::string_view why, std::string_view accepted) const;
 
 private:

@@ -21,7 +21,7 @@ bool is_word_character(char c) {
            c == '.';
 }
 
-// Bytes that continue a UTF-8 sequence which begins with `first`; -1 if none does.
+// The number of bytes after `first` in a UTF-8 sequence; -1 if no sequence begins with `first`.
 int continuation_bytes(unsigned char first) {
     if (first < 0x80) {
         return 0;
@@ -52,8 +52,8 @@ Parsed<std::uint64_t> read_count(const TomlNode& node) {
 
 }  // namespace
 
-// Whether TOML can hold the text and a message can show it. Overlong forms, surrogates and values above
-// U+10FFFF are no UTF-8.
+// Whether TOML can contain the text, and a message can show it. Overlong forms, surrogates and values above U+10FFFF
+// are not valid UTF-8.
 bool is_printable_utf8(std::string_view text) {
     for (std::size_t i = 0; i < text.size();) {
         const auto first = static_cast<unsigned char>(text[i]);
@@ -290,7 +290,7 @@ std::string GidRule::accepted() const {
 }
 
 Refusal GidRule::check(const Value& value) const {
-    // inet_pton would stop reading at a NUL.
+    // Checks the characters first, because inet_pton stops reading at a NUL.
     const bool taken = value.empty() ||
                        (is_printable_utf8(value) && (is_ip_address(AF_INET, value) || is_ip_address(AF_INET6, value)));
     return taken ? std::nullopt : Refusal("it is no numeric IP address");

@@ -1,12 +1,12 @@
-// The rules for the values of the configuration's keys. A rule reads a value from TOML, checks it (from a file or
-// built in code), prints it as TOML and says in words what it accepts.
+// The rules for the values of the configuration's keys. A rule reads a value from TOML, checks a value (from a file or
+// from code), prints it as TOML, and describes the accepted values in words.
 //
-// All rules have the same four members, so that schema.hpp can name a rule for each key and reading,
-// checking and printing follow from it:
-//   accepted()     what a message says after "accepted: "
-//   read(node)     the value, or why there is none; takes only what is exact
-//   check(value)   why the value is refused, or nothing
-//   print(value)   the value as TOML; also works for a refused value, for the message
+// schema.hpp names a rule for each key. All rules have the same four members, so the code that reads, checks and prints
+// works with any rule:
+//   accepted()     the text of a message after "accepted: "
+//   read(node)     the value, or the reason why there is none; accepts only exact values
+//   check(value)   the reason why the value is refused, or nothing
+//   print(value)   the value as TOML; works for a refused value, too, because the message shows it
 //
 // Thread safety: immutable values.
 #pragma once
@@ -30,9 +30,9 @@ namespace pollcore::config {
 
 using Refusal = std::optional<std::string>;
 
-/// "it is a string where an integer belongs"
+/// Such as: "it is a string where an integer belongs". `wanted` is a noun with its article.
 [[nodiscard]] Reason wrong_type(const TomlNode& node, std::string_view wanted);
-/// UTF-8 without control characters, in the shortest encoding of each character.
+/// Whether `text` is UTF-8 without control characters, with each character in its shortest encoding.
 [[nodiscard]] bool is_printable_utf8(std::string_view text);
 /// The text of a string node.
 [[nodiscard]] Parsed<std::string> read_text(const TomlNode& node);
@@ -84,7 +84,7 @@ struct BytesRule {
     [[nodiscard]] std::string print(Value value) const;
 };
 
-/// A duration, with its unit; a whole number of a unit.
+/// A duration: a whole number and a unit.
 template <class Duration>
 struct DurationRule {
     using Value = Duration;
@@ -106,7 +106,7 @@ struct TextRule {
     [[nodiscard]] std::string print(const Value& value) const { return toml_quoted_short(value); }
 };
 
-/// A word that names something. It may be empty if that has a meaning.
+/// A name. It may be empty if an empty name has a meaning.
 struct NameRule : TextRule {
     constexpr explicit NameRule(std::string_view meaning_of_empty = {}) : empty_means(meaning_of_empty) {}
     std::string_view empty_means;
@@ -115,19 +115,19 @@ struct NameRule : TextRule {
     [[nodiscard]] Refusal check(const Value& value) const;
 };
 
-/// The numeric IP address behind a GID, or empty.
+/// The numeric IP address of a GID, or empty.
 struct GidRule : TextRule {
     [[nodiscard]] std::string accepted() const;
     [[nodiscard]] Refusal check(const Value& value) const;
 };
 
-/// An address to listen at. Which syntax it has depends on its device: see check_address.
+/// An address to listen at. Its syntax depends on the device: see check_address() in validation.cc.
 struct AddressRule : TextRule {
     [[nodiscard]] std::string accepted() const;
     [[nodiscard]] Refusal check(const Value& value) const;
 };
 
-/// A directory by its absolute path, or empty for the user's own.
+/// The absolute path of a directory. Empty: the user's own directory.
 struct DirectoryRule : TextRule {
     [[nodiscard]] std::string accepted() const;
     [[nodiscard]] Refusal check(const Value& value) const;
@@ -171,7 +171,7 @@ struct ModeRule {
     [[nodiscard]] std::string print(Value value) const;
 };
 
-/// One of a few words.
+/// One word of a fixed list.
 template <class Enum>
 struct ChoiceRule {
     using Value = Enum;
@@ -217,7 +217,7 @@ struct ChoiceRule {
     }
 };
 
-/// A way to wait, or several with the times at which one gives way to the next.
+/// One way to wait, or a list of ways. Each way but the last has a time, after which the next way follows.
 struct IdleRule {
     using Value = IdleLadder;
     const Cpus& cpus;
@@ -228,7 +228,7 @@ struct IdleRule {
     [[nodiscard]] std::string print(const Value& value) const;
 };
 
-/// A number, or "spread" for none in particular.
+/// The number of a completion vector, or "spread" for no particular vector.
 struct VectorRule {
     using Value = std::optional<std::uint32_t>;
 
@@ -238,7 +238,7 @@ struct VectorRule {
     [[nodiscard]] std::string print(Value value) const;
 };
 
-/// "ADDRESS:PORT" or "[ADDRESS%ZONE]:PORT", all numeric but the zone.
+/// Checks an address "ADDRESS:PORT" or "[ADDRESS%ZONE]:PORT". Every part but the zone must be numeric.
 [[nodiscard]] Refusal check_socket_address(std::string_view text);
 inline constexpr std::string_view kSocketAddressAccepted =
     "a numeric ADDRESS:PORT or [ADDRESS%ZONE]:PORT, such as \"192.0.2.1:7471\" or \"[fe80::1%eth0]:7471\"";

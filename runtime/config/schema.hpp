@@ -1,10 +1,10 @@
-// The keys of the configuration: for each struct of pollcore/config.hpp which keys it has, which member each
-// stands for and which rule its values follow. Reading, checking, printing, and the lists of known keys in
-// messages all walk through these functions, so that a new key is one line here (and its documentation in
-// config/pollcored.toml, which a test demands).
+// The keys of the configuration. For each struct of pollcore/config.hpp there is a function each_field(). It lists the
+// keys of the struct, and for each key its member and the rule for its values. The code that reads, checks and prints
+// uses these functions, and so do the lists of known keys in messages. So a new key is one line here, and a paragraph
+// in config/pollcored.toml, which a test demands.
 //
-// A visit is called as visit(key, member, rule) for each key, in the order in which keys are printed. It may
-// fill the very object it is called for: `kind` comes before the keys that only one kind has.
+// each_field() calls visit(key, member, rule) for each key, in the order in which keys are printed. `visit` may fill
+// the object that each_field() was called with: `kind` comes before the keys that only one kind has.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -22,9 +22,9 @@ namespace pollcore::config {
 struct Key {
     std::string_view name;
     bool required = false;
-    bool applies = true;             ///< objects of this kind have the key
-    std::string_view only_for = {};  ///< the objects that have the key, in words
-    /// If the key is left out, its value follows from this machine's CPUs, so no value is the default of all machines.
+    bool applies = true;             ///< the object that is visited has the key
+    std::string_view only_for = {};  ///< which objects have the key, in words
+    /// If the key is left out, its value depends on this machine's CPUs. So there is no default value for all machines.
     bool by_machine = false;
 };
 
@@ -65,8 +65,8 @@ inline constexpr Choice<FlowControl> kFlowChoices[] = {
 inline constexpr Choice<LogLevel> kLogLevels[] = {
     {"error", LogLevel::error}, {"warning", LogLevel::warning}, {"info", LogLevel::info}, {"debug", LogLevel::debug}};
 
-// EAL counts its memory in megabytes and takes it in hugepages: anything that is no multiple of the smallest
-// one would be rounded.
+// EAL counts its memory in megabytes, and takes it in hugepages. It would round a size that is no multiple of the
+// smallest hugepage.
 inline constexpr BytesRule kMemorySize{.min = 16ull << 20, .max = 1ull << 40, .multiple_of = 2ull << 20};
 // A verbs message is at most 2^31 bytes.
 inline constexpr BytesRule kMessageSize{.min = 1, .max = 1ull << 31};
@@ -192,7 +192,7 @@ typename Rule::Value value_of(const Field& field) {
     }
 }
 
-/// "name, kind, ...": the keys of an object, all or those that apply to it.
+/// The keys of an object, as "name, kind, ...". `all`: all keys; otherwise only the keys that apply to `object`.
 template <class Object>
 std::string key_list(const Object& object, bool all) {
     const Cpus none;

@@ -10,10 +10,11 @@
 namespace pollcore::config {
 namespace {
 
-// Document, section, entry, value: anything deeper is refused by its type.
+// The levels of a valid configuration are document, section, entry and value. A deeper node is refused because it has
+// the wrong type.
 constexpr int kDepthMax = 6;
 
-// The parser recurses: without a limit one line of dots ("a.a.a. ...") ends in a stack overflow.
+// The parser recurses. Without this limit, one line of dots ("a.a.a. ...") would overflow the stack.
 constexpr std::size_t kLineLengthMax = 1024;
 
 template <class Scalar>
@@ -38,7 +39,7 @@ void convert_children(const toml::node& node, int depth, std::vector<TomlNode>& 
             children.push_back(convert(value, depth + 1));
             children.back().key = key.str();
         }
-        // The parser sorts by key; the first mistake should be the first in the file.
+        // The parser sorts the children by key. Sorted by place, the first reported mistake is the first in the file.
         std::stable_sort(children.begin(), children.end(), [](const TomlNode& a, const TomlNode& b) {
             return std::tie(a.line, a.column) < std::tie(b.line, b.column);
         });

@@ -15,7 +15,7 @@ struct Unit {
     std::uint64_t factor;
 };
 
-// In ascending order: printing takes the last unit that divides the value.
+// In ascending order, because printing takes the last unit that divides the value.
 constexpr std::array<Unit, 5> kByteUnits{
     {{"B", 1}, {"KiB", 1ull << 10}, {"MiB", 1ull << 20}, {"GiB", 1ull << 30}, {"TiB", 1ull << 40}}};
 constexpr std::array<Unit, 4> kTimeUnits{{{"ns", 1}, {"us", 1'000}, {"ms", 1'000'000}, {"s", 1'000'000'000}}};
@@ -89,7 +89,7 @@ Parsed<std::chrono::nanoseconds> parse_duration(std::string_view text) {
 }
 
 std::string print_duration(std::int64_t count, std::int64_t unit) {
-    // Goes upwards by division: the count in nanoseconds might not fit into 64 bits.
+    // Goes to larger units by division, because the count in nanoseconds might not fit into 64 bits.
     std::string_view name = kTimeUnits.front().name;
     for (const Unit& candidate : kTimeUnits) {
         const auto factor = static_cast<std::int64_t>(candidate.factor);

@@ -1,5 +1,5 @@
-// Sizes and durations with their units, as text and as numbers. Exact in both directions: a text without an
-// exact value is refused with the reason.
+// Converts sizes and durations between text with units and numbers. Both directions are exact: a text without an exact
+// value is refused, with the reason.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace pollcore::config {
 
-/// Why a text is not what it should be: a sentence without its end.
+/// Why a text is refused: a sentence without its full stop.
 struct Reason {
     std::string text;
 };
@@ -20,13 +20,13 @@ struct Reason {
 template <class T>
 using Parsed = std::variant<T, Reason>;
 
-/// "4096B", "4KiB", "2MiB", "1GiB", "1TiB".
+/// Reads a size such as "4096B", "4KiB", "2MiB", "1GiB" or "1TiB".
 [[nodiscard]] Parsed<std::uint64_t> parse_bytes(std::string_view text);
 [[nodiscard]] std::string print_bytes(std::uint64_t bytes);
 
-/// "100ns", "50us", "5ms", "2s".
+/// Reads a duration such as "100ns", "50us", "5ms" or "2s".
 [[nodiscard]] Parsed<std::chrono::nanoseconds> parse_duration(std::string_view text);
-/// Prints with the largest unit that is exact. `unit`: nanoseconds per count.
+/// Prints `count` times `unit` nanoseconds, with the largest unit that is exact.
 [[nodiscard]] std::string print_duration(std::int64_t count, std::int64_t unit);
 
 inline constexpr std::string_view kBytesExample = "a size with unit B, KiB, MiB, GiB or TiB, such as \"2MiB\"";

@@ -14,8 +14,8 @@
 namespace pollcore::config {
 namespace {
 
-// Calls `find` with larger buffers until it does not fail with ERANGE. Returns its result, and in `found` whether there
-// is a record.
+// Calls `find` with larger and larger buffers until it does not fail with ERANGE. Returns the result of `find`. Sets
+// `found` to whether there is a record.
 template <class Record, class Find>
 int find_record(Record& record, bool& found, Find find) {
     std::vector<char> buffer(1024);
@@ -30,7 +30,7 @@ int find_record(Record& record, bool& found, Find find) {
     }
 }
 
-// getpwnam_r(3) lists these for a name that is not found.
+// getpwnam_r(3) lists these errors for a name that is not found.
 bool means_not_found(int error) noexcept {
     return error == 0 || error == ENOENT || error == ESRCH || error == EBADF || error == EPERM;
 }

@@ -12,11 +12,11 @@ namespace pollcore::config {
 
 enum class AccountKind { user, group };
 
-/// chown(2) takes this number for "leave it as it is". No user and no group has it.
+/// For chown(2), this number means "no change". No user and no group has this number.
 inline constexpr std::uint32_t kNoAccount = 4294967295;
 
-/// The number of the account that `name` names, or the reason why there is none. A name is looked up by getpwnam_r(3)
-/// or getgrnam_r(3). A number needs no entry there.
+/// The number of the user or group `name`, or the reason why there is none. getpwnam_r(3) or getgrnam_r(3) looks the
+/// name up. If `name` is a number, the machine need not know it.
 [[nodiscard]] Parsed<std::uint32_t> account_number(AccountKind kind, const std::string& name);
 
 }  // namespace pollcore::config

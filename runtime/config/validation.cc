@@ -144,7 +144,7 @@ void check_service(const Config& config, std::size_t index, const Origin& origin
     const WorkerConfig& worker = find_by_name(config.workers, service.worker, "worker", worker_path, origin);
     check_address(service, device, path + ".address", origin);
 
-    // For port 0 the kernel chooses a port, another one for each service.
+    // For port 0, the kernel chooses a different port for each service.
     const bool any_port = device.kind == DeviceConfig::Kind::verbs && service.address.ends_with(":0");
     for (std::size_t i = 0; i < index && !any_port; ++i) {
         if (config.services[i].device == service.device && config.services[i].address == service.address) {
@@ -193,7 +193,7 @@ void check_service(const Config& config, std::size_t index, const Origin& origin
     }
 }
 
-// Checks limits that each service may keep by itself, and that all of them together may exceed.
+// Checks limits for all services together. Each single service may keep such a limit, and their sum may exceed it.
 void check_sums(const Config& config, const Origin& origin) {
     std::uint64_t connections = 0;
     std::uint64_t bytes = 0;
@@ -209,7 +209,7 @@ void check_sums(const Config& config, const Origin& origin) {
                             connections, config.qps_max),
                 fmt::format("up to {} for all services together", config.qps_max));
         }
-        bytes += service.memory_bytes();  // each is within memory.size, so the sum does not wrap
+        bytes += service.memory_bytes();  // each term is at most memory.size, so the sum does not wrap
         if (bytes > config.memory.size) {
             origin.refuse(
                 path + ".name", toml_quoted_short(service.name),

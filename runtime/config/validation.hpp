@@ -1,5 +1,5 @@
-// The checks of a whole configuration, and the entry points that name the machine to check against: the
-// public functions of pollcore/config.hpp call these with the CPUs of this process.
+// Checks a whole configuration. These functions take the CPUs of a machine as a parameter. The public functions of
+// pollcore/config.hpp call them with the CPUs of this process.
 //
 // Thread safety: any thread.
 #pragma once
@@ -14,13 +14,15 @@
 
 namespace pollcore::config {
 
-/// Throws ConfigError at the first value that its rule refuses, then at the first that contradicts another.
+/// Throws ConfigError for the first value that its rule refuses. If there is none, throws ConfigError for the first
+/// value that contradicts another value.
 void check(const Config& config, const Cpus& cpus, const Origin& origin);
 
-/// Throws ConfigError where runtime.lock_directory or attach.path does not fit the file system of this machine.
+/// Throws ConfigError if runtime.lock_directory or attach.path does not fit the file system of this machine.
 void check_paths(const Config& config, const Origin& origin);
 
-/// Reads a file that a daemon is to start with on this machine: load_config and check_paths. Throws ConfigError.
+/// Reads the file with which a daemon is to start on this machine: calls load_config() and check_paths(). Throws
+/// ConfigError.
 [[nodiscard]] Config load_and_check_paths(const std::filesystem::path& file);
 
 [[nodiscard]] Config load(const std::filesystem::path& file, const Cpus& cpus);

@@ -1,4 +1,4 @@
-// How a worker waits: the rules of its keys.
+// The rules of the keys that set how a worker waits.
 #include <array>
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ Parsed<IdlePolicy> policy_of(std::string_view word) {
     return Reason{fmt::format("there is no way to wait called {}", toml_quoted_short(word))};
 }
 
-// "event", or {spin = "20us"}.
+// Reads one way to wait, such as "event" or {spin = "20us"}.
 Parsed<IdleRung> read_rung(const TomlNode& node) {
     if (node.type == TomlNode::Type::text) {
         auto policy = policy_of(node.text);

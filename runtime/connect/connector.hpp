@@ -1,11 +1,11 @@
-// Making connections: who calls whom, and which attributes a QP gets on the way to RTS.
+// Makes connections between QPs, and sets the attributes that a QP needs on its way to RTS.
 //
-// Two implementations: rdma_cm (librdmacm, for verbs devices) and names (a table inside the process,
-// for software devices). Each connects QPs that somebody else made (H13). It changes them only through
+// There are two implementations: rdma_cm (librdmacm, for verbs devices) and names (a table inside the process, for
+// software devices). Both connect QPs that the caller has made (H13). They change a QP only through
 // ConnectingQp::modify, so that a runtime can park the QP at its worker around each change.
 //
-// Thread safety: one control thread makes all calls. Nothing here waits for the peer: progress comes as
-// events, taken by next_event() when fd() is readable.
+// Thread safety: one control thread makes all calls. No call waits for the peer. Progress is reported as events: when
+// fd() is readable, call next_event().
 #pragma once
 
 #include <cstddef>
@@ -31,29 +31,30 @@ struct ConnectingQp {
     bool srq = false;
     std::function<void(ibv_qp_attr&, int mask)> modify;
     QpType type = QpType::rc;  ///< RC or UC
-    FlowBlock flow{};          ///< this side's
+    FlowBlock flow{};          ///< this side's control block and kind of flow control
 };
 
-using ConnectionId = std::uint64_t;  ///< never reused by a connector; 0 is none
+using ConnectionId = std::uint64_t;  ///< a connector never reuses an id; 0: no connection
 using ListenerId = std::uint64_t;
 
 struct ConnectEvent {
     enum class Kind {
-        request,       ///< a peer asks: answer with accept() or reject()
-        withdrawn,     ///< the peer has given its request up; accept() of the request fails
-        established,   ///< the QP is in RTS and the peer knows
+        request,       ///< a peer asks for a connection: answer with accept() or reject()
+        withdrawn,     ///< the peer has given up its request; accept() of the request fails
+        established,   ///< the QPs of both sides are in RTS
         failed,        ///< the connection was not made: `error` and `text` say why (rejected: ECONNREFUSED)
         disconnected,  ///< the peer left, disconnect() was called, or (`error` is ENODEV) the device was removed
     };
     Kind kind{};
     ConnectionId connection = 0;
-    /// request: where it came in. failed, without a connection: a request that could not be offered, or the end of the
-    /// listener (`text` says which)
+    /// For `request`: the listener that got it. For `failed` with `connection` 0: the listener that has ended, or that
+    /// could not offer a request (`text` says which).
     ListenerId listener = 0;
-    std::vector<std::byte> private_data;  ///< request, established (at the caller), failed by rejection: the peer's
-    int error = 0;                        ///< failed, disconnected: errno value
-    std::string text;                     ///< failed: why, as a sentence; request: the peer, for logs
-    FlowBlock flow{};                     ///< request, established (at the caller): the peer's
+    /// The peer's; in `request`, `established` (on the calling side), and `failed` by rejection
+    std::vector<std::byte> private_data;
+    int error = 0;     ///< failed, disconnected: errno value
+    std::string text;  ///< failed: the reason, as a sentence; request: the peer's name, for logs
+    FlowBlock flow{};  ///< the peer's; in `request` and `established` (on the calling side)
 };
 
 class Connector {
@@ -62,35 +63,37 @@ public:
     Connector(const Connector&) = delete;
     Connector& operator=(const Connector&) = delete;
 
-    /// Addresses: names: any word. rdma_cm: "ADDRESS:PORT" or "[ADDRESS%zone]:PORT", numeric.
-    /// Throws pollcore::Error when the address cannot be parsed, is in use, or is not of this device.
+    /// The address of a names connector is any word. That of an rdma_cm connector is "ADDRESS:PORT" or
+    /// "[ADDRESS%zone]:PORT", numeric. Throws pollcore::Error if the address cannot be parsed, is in use, or belongs to
+    /// another device.
     [[nodiscard]] virtual ListenerId listen(const std::string& address) = 0;
-    /// Where the listener really is: with the port that the kernel chose for ":0".
+    /// The address on which the listener listens. For ":0" it contains the port that the kernel chose.
     [[nodiscard]] virtual std::string address_of(ListenerId listener) const = 0;
     virtual void stop_listening(ListenerId listener) noexcept = 0;
 
-    /// Begins a connection; ends in `established` or `failed`.
+    /// Begins a connection. The event `established` or `failed` follows.
     [[nodiscard]] virtual ConnectionId connect(const std::string& address, ConnectingQp qp, const PathAttributes& path,
                                                std::span<const std::byte> private_data) = 0;
-    /// Answers a request; ends in `established` or `failed`.
+    /// Accepts a request. The event `established` or `failed` follows.
     virtual void accept(ConnectionId request, ConnectingQp qp, const PathAttributes& path,
                         std::span<const std::byte> private_data) = 0;
     virtual void reject(ConnectionId request, std::span<const std::byte> private_data) = 0;
-    /// Tells the peer. Ends in `disconnected`, for a connection that was established.
+    /// Ends an established connection and tells the peer. The event `disconnected` follows.
     virtual void disconnect(ConnectionId connection) = 0;
-    /// Forgets a connection or an unanswered request in any state. No event of it comes afterwards. After `failed` or
-    /// `disconnected` it does nothing; that is no error.
+    /// Forgets a connection or an unanswered request in any state. Afterwards no event of it comes. It is no error to
+    /// call this after `failed` or `disconnected`; the call then does nothing.
     virtual void forget(ConnectionId connection) noexcept = 0;
 
-    /// The device raised IBV_EVENT_COMM_EST for this QP: a message came before the last message of the handshake. The
-    /// connection counts as `established`. Connectors whose handshake cannot be overtaken have nothing to do.
+    /// Call this when the device has raised IBV_EVENT_COMM_EST for this QP: the peer's first message arrived before the
+    /// last message of the handshake. The connection then counts as established. A connector does nothing here if no
+    /// message can overtake its handshake.
     virtual void communication_established(std::uint32_t qp_num) { (void)qp_num; }
 
-    /// For connectors that are not told when a peer gives its request up. Each call checks some requests; those given
-    /// up come as `withdrawn` events.
+    /// For connectors that get no event when a peer gives up its request. Each call checks some requests, and makes a
+    /// `withdrawn` event for each request that was given up.
     virtual void look_for_withdrawn_requests() {}
 
-    /// Readable when next_event() would return something.
+    /// Readable when next_event() may return an event.
     [[nodiscard]] virtual int fd() const noexcept = 0;
     [[nodiscard]] virtual std::optional<ConnectEvent> next_event() = 0;
 
@@ -98,7 +101,7 @@ protected:
     Connector() = default;
 };
 
-/// The connector that fits the device.
+/// Makes the kind of connector that fits the device.
 [[nodiscard]] std::unique_ptr<Connector> make_connector(Device& device);
 
 }  // namespace pollcore

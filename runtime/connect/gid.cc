@@ -10,7 +10,7 @@
 namespace pollcore {
 namespace {
 
-// Makes GIDs as the kernel does: an IPv6 address is a GID, an IPv4 address is mapped into one.
+// Converts an address to a GID as the kernel does: an IPv6 address is used as it is, an IPv4 address is mapped to IPv6.
 ibv_gid parse_gid(const std::string& address) {
     ibv_gid gid{};
     in_addr v4{};

@@ -1,4 +1,4 @@
-// Which entry of a port's GID table a connection by exchanged information uses.
+// Chooses the entry of a port's GID table for address handles and for connections by exchanged information.
 #pragma once
 
 #include <string>
@@ -7,8 +7,9 @@
 
 namespace pollcore {
 
-/// The GID of `address` (an IPv4 or IPv6 address as text), or, if it is empty, the first RoCE v2 GID. The index of an
-/// address may change, so it is looked up each time. Throws Error when there is no such GID.
+/// Returns the GID of `address`, an IPv4 or IPv6 address as text. If `address` is empty, returns the first RoCE v2 GID,
+/// or the first GID if there is no RoCE v2 GID. The GID table is read at each call, because the index of an address may
+/// change. Throws Error if there is no such GID.
 [[nodiscard]] GidEntry choose_gid(Device& device, const std::string& address);
 
 }  // namespace pollcore

@@ -1,12 +1,12 @@
-// How a user's private data travels with an rdma_cm connection.
+// The format of a user's private data in the messages of rdma_cm.
 //
-// Private data may arrive longer than it was sent: the carrier pads with zeros (H14). So four bytes go before the
-// payload: two bytes of magic, a version, and the payload's length. In the versions for flow control, the address and
-// key of the sender's control block come between header and payload, lowest byte first. A program that knows nothing of
-// pollcore sends no header; its bytes are handed over as they came, padding included.
+// Private data may arrive longer than it was sent, because rdma_cm pads it with zeros (H14). So a header of four bytes
+// comes before the payload: two bytes of magic, a version, and the payload's length. In the versions for flow control,
+// the address and rkey of the sender's control block follow the header, lowest byte first. A program without pollcore
+// sends no header. Its bytes are returned as they came, with the padding.
 //
-// Everything here is a pure function on bytes. Bytes from a peer may be hostile: no length is believed before it was
-// compared with the bytes that are there.
+// All functions are pure. Bytes from a peer may be hostile, so no length is used before it was compared with the number
+// of bytes that arrived.
 #pragma once
 
 #include <array>
@@ -22,9 +22,9 @@
 
 namespace pollcore {
 
-/// Not letters, so that no text begins with it by chance.
+/// These bytes are no letters, so that no text begins with them by chance.
 inline constexpr std::array<std::byte, 2> kPrivateDataMagic{std::byte{0xb7}, std::byte{0x9c}};
-/// The version says which flow control the sender has.
+/// The version says which kind of flow control the sender uses.
 [[nodiscard]] constexpr std::uint8_t private_data_version(FlowControl kind) noexcept {
     return static_cast<std::uint8_t>(1 + static_cast<unsigned>(kind));
 }
@@ -32,26 +32,27 @@ inline constexpr std::uint8_t kPrivateDataVersionLast = private_data_version(*st
 static_assert(kPrivateDataHeader == kPrivateDataMagic.size() + 2);
 static_assert(kRequestPrivateDataMax <= 255 && kReplyPrivateDataMax <= 255, "a length is one byte");
 
-/// Header, control block if there is one, and payload. `payload_max`: bytes that the carrier takes besides the header
-/// (kRequestPrivateDataMax and its kin). Throws pollcore::Error (EMSGSIZE) for more.
+/// Returns the header, address and rkey of the control block if `flow` has one, and the payload. `payload_max`: how
+/// many bytes the message of rdma_cm carries besides the header (kRequestPrivateDataMax, ...). Throws pollcore::Error
+/// (EMSGSIZE) if there are more.
 [[nodiscard]] std::vector<std::byte> encode_private_data(std::span<const std::byte> payload, std::size_t payload_max,
                                                          const FlowBlock& flow = {});
 
-/// Why bytes that begin with our magic are not private data of ours.
+/// Why bytes that begin with the magic are not private data of pollcore.
 enum class PrivateDataFault {
     none,
     cut_off,        ///< part of the header is missing
     other_version,  ///< a version that this library does not know
-    too_long,       ///< the header's length is more than the bytes that came
+    too_long,       ///< the length in the header is greater than the number of bytes that arrived
     dirty_padding,  ///< something other than zeros follows the payload
 };
 [[nodiscard]] std::string_view private_data_fault_text(PrivateDataFault fault) noexcept;
 
 struct DecodedPrivateData {
     PrivateDataFault fault = PrivateDataFault::none;
-    bool framed = false;                 ///< false: no header; `payload` is everything that came
-    FlowBlock flow{};                    ///< the peer's
-    std::span<const std::byte> payload;  ///< within the decoded bytes; empty with a fault
+    bool framed = false;                 ///< false: there is no header, and `payload` is all that arrived
+    FlowBlock flow{};                    ///< the peer's control block and kind of flow control
+    std::span<const std::byte> payload;  ///< a part of the decoded bytes; empty if there is a fault
 };
 [[nodiscard]] DecodedPrivateData decode_private_data(std::span<const std::byte> received) noexcept;
 

@@ -1,4 +1,4 @@
-// Listening, and the user's side of the handshake.
+// Listening, and the caller's side of the handshake.
 #include "connect/names_connector.hpp"
 
 #include <algorithm>
@@ -168,7 +168,7 @@ void NamesConnector::reject(ConnectionId request, std::span<const std::byte> pri
 
 void NamesConnector::disconnect(ConnectionId id) {
     const auto found = connections_.find(id);
-    // The peer may have left a moment ago. Then its `disconnected` event is the answer.
+    // The peer may have left a moment ago. Then the event `disconnected` was already made.
     if (found == connections_.end() || found->second.state == State::ended)
         return;
     Connection& connection = find(id, State::established, "disconnect");

@@ -1,19 +1,20 @@
 // Connections between software devices of this process: a name stands for a listener.
 //
-// Connectors of one fabric share a table of names. They exchange the messages of a three-way handshake, as
-// rdma_cm does (request, reply, ready), through inboxes, so they may live in different threads, runtimes and
-// devices. A connector that is destroyed disconnects its connections.
+// Connectors of one fabric share a table of names. Like rdma_cm, they exchange the messages of a three-way handshake
+// (request, reply, ready). The messages go through inboxes, so the connectors may belong to different threads, runtimes
+// and devices. A connector that is destroyed disconnects its connections.
 //
-// Thread safety: each connector belongs to one thread at a time; connectors of different threads meet only in
-// the table and the inboxes, which have their own locks.
+// Thread safety: each connector belongs to one thread at a time. Connectors of different threads share only the table
+// and the inboxes, which have their own locks.
 //
-// Memory: a connection is made with everything that its answer and its end need (D29). Only the sentence that says why
-// it ended is left out if there is no memory for it.
+// Memory: a new connection allocates everything that its answer and its end will need (D29). Only the sentence that
+// says why the connection ended is left out if there is no memory for the sentence.
 //
-// Invariants: every connect() and accept() ends in one `established` or `failed`; an established connection ends in at
-// most one `disconnected`. The QP of the passive side is in RTS before the active side hears of it.
+// Invariants: every connect() and accept() leads to exactly one event, `established` or `failed`. An established
+// connection gets at most one `disconnected`. The QP of the passive side is in RTS before the active side gets the
+// reply.
 //
-//   names_connector.cc  what the user asks      names_messages.cc  what the other side says
+//   names_connector.cc  the caller's calls      names_messages.cc  messages from the other side
 #pragma once
 
 #include <list>
@@ -55,24 +56,24 @@ private:
     static constexpr const char* kGivenUp = "the peer gave the connection up";
 
     enum class State {
-        requested,  ///< active: the request is out
-        asked,      ///< passive: the request was given to the user
-        withdrawn,  ///< passive: the other side has given the request up
-        accepted,   ///< passive: the reply is out
+        requested,  ///< active side: the request was sent
+        asked,      ///< passive side: the request was offered to the caller
+        withdrawn,  ///< passive side: the active side has given up the request
+        accepted,   ///< passive side: the reply was sent
         established,
-        ended,  ///< its last event is queued or taken
+        ended,  ///< the connection's last event is queued or was taken
     };
     using Notice = std::list<ConnectEvent>;
     struct Connection {
-        // Made in advance. Two messages: the answer, and the last message. Three events: the request, its outcome, and
-        // the end of the connection.
+        // Allocated in advance: two messages (one for the handshake, one for the end) and three events (the request,
+        // its outcome, and the end of the connection).
         Letter letters = Letter(2);
         Notice notices = Notice(3);
         State state{};
-        Endpoint peer;  ///< on the active side, until the reply: the listener's inbox
+        Endpoint peer;  ///< the other side; on the active side, before the reply: the listener's inbox
         std::string name;
-        Offer peer_offer;  ///< passive: the request's
-        ConnectingQp qp;   ///< active: set until the reply
+        Offer peer_offer;  ///< passive side: the offer in the request
+        ConnectingQp qp;   ///< active side, before the reply: this side's QP
         PathAttributes path;
         std::uint32_t psn = 0;
     };

@@ -32,7 +32,7 @@ struct Endpoint {
     ConnectionId connection = 0;
 };
 
-/// One side's QP and limits, as it tells them to the other side.
+/// The QP and the limits of one side, which that side sends to the other side.
 struct Offer {
     QpInfo qp;
     std::uint8_t max_rd_atomic = 0;
@@ -42,30 +42,32 @@ struct Offer {
 struct Message {
     enum class Kind {
         request,    ///< to a listener
-        withdrawn,  ///< to a listener: the sender of a request has given it up
+        withdrawn,  ///< to a listener: the sender has given up its earlier request
         reply,      ///< accepted: the passive QP is in RTS
         ready,      ///< the active QP is in RTS too
-        refused,    ///< rejected, or the other side failed or left before it was ready
+        refused,    ///< the sender has rejected the request, has failed, or has left before it was ready
         disconnect,
     };
     Kind kind{};
-    ConnectionId to = 0;      ///< request: 0
-    ListenerId listener = 0;  ///< request
+    ConnectionId to = 0;      ///< the receiver's connection; 0 in a request
+    ListenerId listener = 0;  ///< only in a request
     Endpoint from;
-    Offer offer;  ///< request, reply
+    Offer offer;  ///< only in a request or a reply
     std::vector<std::byte> private_data;
-    int error = 0;     ///< refused
-    std::string text;  ///< request: the peer; refused: why, as a sentence
+    int error = 0;     ///< only in a refusal: an errno value
+    std::string text;  ///< request: the sender's name; refused: the reason, as a sentence
 };
 
-/// One message that travels. The list node moves from the sender to the receiver, so that a message made in advance can
-/// be sent without an allocation.
+/// A list of one message. Sending moves the list node into the receiver's list, so that a message that was made in
+/// advance is sent without an allocation.
 using Letter = std::list<Message>;
 
-/// Where a connector's messages arrive; its eventfd is readable while the connector has something to do.
+/// The messages that have arrived for a connector. The inbox's eventfd is readable while the connector has something to
+/// do.
 ///
-/// Invariant: requests are at most kRequestsMax. Every other message is about a request that was in here before, or
-/// about an attempt of the connector itself. So the number of connections on both sides bounds the number of messages.
+/// Invariant: the inbox holds at most kRequestsMax requests. Every other message is about a request that was in this
+/// inbox before, or about a connection that this connector has begun. So the number of connections limits the number of
+/// messages.
 class Inbox {
 public:
     /// Like a listener's backlog in the kernel (listen(2)).
@@ -73,7 +75,7 @@ public:
     enum class Delivery {
         delivered,
         full,  ///< too many requests
-        gone,  ///< nobody is there to take it
+        gone,  ///< the receiver's connector was destroyed
     };
 
     Inbox() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
@@ -88,7 +90,7 @@ public:
 
     [[nodiscard]] int fd() const noexcept { return fd_; }
 
-    /// If the letter was not delivered, the caller still has it.
+    /// If the letter is not delivered, `letter` is unchanged.
     [[nodiscard]] Delivery put(Letter& letter) noexcept {
         const std::lock_guard guard(mutex_);
         if (closed_)
@@ -101,7 +103,7 @@ public:
         signal();
         return Delivery::delivered;
     }
-    /// The next letter; empty: there is none.
+    /// Returns the next letter, or an empty one if there is none.
     [[nodiscard]] Letter take() noexcept {
         const std::lock_guard guard(mutex_);
         Letter letter;
@@ -111,12 +113,13 @@ public:
         }
         return letter;
     }
-    /// The connector has queued an event of its own, to be taken from it.
+    /// Makes fd() readable: the connector itself has queued an event, which next_event() will return.
     void wake() {
         const std::lock_guard guard(mutex_);
         signal();
     }
-    /// The connector found nothing to do; true unless a message came meanwhile.
+    /// Called when the connector has found nothing to do. Makes fd() unreadable and returns true, unless a message has
+    /// come meanwhile.
     bool rest() {
         const std::lock_guard guard(mutex_);
         if (!messages_.empty())
@@ -125,7 +128,7 @@ public:
         (void)eventfd_read(fd_, &count);
         return true;
     }
-    /// Takes no more messages. Returns those that were not taken.
+    /// Accepts no more messages. Returns the messages that the connector has not taken.
     [[nodiscard]] std::list<Message> close_down() noexcept {
         const std::lock_guard guard(mutex_);
         closed_ = true;
@@ -133,7 +136,7 @@ public:
     }
 
 private:
-    // The counter is read back to 0 whenever the connector rests, so it cannot be full.
+    // The eventfd's counter cannot be full, because rest() sets it back to 0.
     void signal() { (void)eventfd_write(fd_, 1); }
 
     std::mutex mutex_;
@@ -143,7 +146,7 @@ private:
     const int fd_;
 };
 
-/// The names of one fabric.
+/// The listeners of one fabric, by name.
 class NameTable {
 public:
     struct Listener {
@@ -171,7 +174,8 @@ public:
         const std::lock_guard guard(mutex_);
         listeners_.erase(name);
     }
-    /// The listener of this name, or, as with network addresses, the one that listens on every address at its port.
+    /// Returns the listener of this name. If there is none and the name is ADDRESS:PORT, returns the listener at that
+    /// port on every address ("0.0.0.0" or "[::]"), as with network addresses.
     [[nodiscard]] std::optional<Listener> find(const std::string& name) {
         const std::lock_guard guard(mutex_);
         auto found = listeners_.find(name);

@@ -1,4 +1,4 @@
-// What the messages of the other side lead to.
+// Handles the messages from the other side.
 #include <algorithm>
 #include <cerrno>
 #include <utility>
@@ -35,7 +35,8 @@ void NamesConnector::handle(Letter letter) {
         return on_withdrawal(message.from);
     const auto found = connections_.find(message.to);
     if (found == connections_.end()) {
-        // The connection was forgotten here. A peer that has just accepted it learns so only now.
+        // This side has forgotten the connection. If the peer has just accepted it, the peer learns only now that this
+        // side has given up.
         if (message.kind != Message::Kind::reply)
             return;
         const Endpoint from = std::move(message.from);
@@ -76,7 +77,7 @@ void NamesConnector::handle(Letter letter) {
     }
 }
 
-// A request that cannot be offered is answered with its own letter, so that the answer needs no memory.
+// If a request cannot be offered, its own letter is used for the answer, so that the answer needs no memory.
 void NamesConnector::on_request(Letter letter) {
     Message& message = letter.front();
     const auto listener = listeners_.find(message.listener);
@@ -109,7 +110,7 @@ void NamesConnector::on_request(Letter letter) {
                        .flow = message.offer.qp.flow});
 }
 
-// The sender of a request has given it up. An answer would find nobody.
+// The sender of a request has given up the request, so nobody would get an answer.
 void NamesConnector::on_withdrawal(const Endpoint& from) {
     const auto found = std::find_if(connections_.begin(), connections_.end(), [&](const auto& entry) {
         return entry.second.peer.inbox == from.inbox && entry.second.peer.connection == from.connection;
@@ -153,7 +154,7 @@ void NamesConnector::make_ready(Connection& connection, ConnectingQp& qp, const 
             std::errc::wrong_protocol_type,
             fmt::format("queue pair {} and its peer, queue pair {}, are not of one type", qp.qp_num, peer.qp.qp_num));
     }
-    // One side may have in flight what the other side serves.
+    // A side may have as many reads and atomics in flight as the other side serves.
     PathAttributes agreed = path;
     const auto most = static_cast<std::uint8_t>(std::min<std::uint32_t>(device_.limits().rd_atomic_max, 255));
     agreed.max_rd_atomic = std::min({path.max_rd_atomic, peer.max_dest_rd_atomic, most});
@@ -179,8 +180,8 @@ Offer NamesConnector::offer_of(const ConnectingQp& qp, const PathAttributes& pat
     return offer;
 }
 
-/// PSNs are far from each other, so that packets of an earlier connection do not fit a later one. Their sequence is the
-/// same in each run, so that a simulation can be repeated.
+/// Returns the next PSN. PSNs are far from each other, so that packets of an earlier connection do not fit a later one.
+/// The sequence is the same in each run, so that a simulation can be repeated.
 std::uint32_t NamesConnector::next_psn() noexcept {
     last_psn_ = (last_psn_ + 0x9e3779) & 0xffffff;
     return last_psn_;
@@ -221,7 +222,8 @@ void NamesConnector::tell(Connection& connection, ConnectionId own, Message mess
     tell(connection.peer, own, std::move(letter), std::move(message));
 }
 
-/// Sends to the other side. If there is none any more, this side sends itself a refusal or a disconnect.
+/// Sends to the other side. If the other side does not exist any more, this side sends itself a refusal or a
+/// disconnect.
 void NamesConnector::tell(const Endpoint& peer, ConnectionId own, Letter letter, Message message) noexcept {
     const Message::Kind kind = message.kind;
     message.to = peer.connection;
@@ -241,7 +243,7 @@ void NamesConnector::tell(const Endpoint& peer, ConnectionId own, Letter letter,
         return;
     }
     letter.front() = std::move(answer);
-    (void)inbox_->put(letter);  // cannot fail: this side's inbox is open
+    (void)inbox_->put(letter);  // cannot fail, because this side's inbox is open
 }
 
 Message NamesConnector::refusal(int error, std::string text) noexcept {
@@ -260,7 +262,7 @@ void NamesConnector::leave(ConnectionId id, Connection& connection, std::string 
         case State::established:
         case State::accepted:
             message.kind = Message::Kind::disconnect;
-            break;  // in these states the peer may be established, or soon will be
+            break;  // in these states the connection may be established at the peer, or soon will be
         case State::requested: message.kind = Message::Kind::withdrawn; break;
         case State::withdrawn:
         case State::ended: return;

@@ -1,5 +1,4 @@
-// The sentences with which connections by name fail. If there is no memory for a sentence, the connection fails without
-// one.
+// The sentences that say why a connection by name has failed. If there is no memory for a sentence, the text is empty.
 #pragma once
 
 #include <cerrno>
@@ -13,7 +12,7 @@
 
 namespace pollcore {
 
-/// The sentence; empty if there is no memory for it.
+/// Returns what `sentence` returns, or an empty string if there is no memory for it.
 template <class F>
 [[nodiscard]] std::string said(F&& sentence) noexcept {
     try {

@@ -1,5 +1,5 @@
-// Addresses as rdma_cm takes them, and as people write them: "192.0.2.1:7471", "[2001:db8::1]:7471",
-// "[fe80::1%eth0]:7471". Numeric only: a name's look-up would block the control thread.
+// Addresses for rdma_cm, and their text: "192.0.2.1:7471", "[2001:db8::1]:7471", "[fe80::1%eth0]:7471". The text is
+// numeric only, because looking up a host name would block the control thread.
 #pragma once
 
 #include <netinet/in.h>
@@ -15,7 +15,7 @@ public:
     CmAddress() noexcept = default;
     /// Throws pollcore::Error (EINVAL), which explains the format of an address.
     [[nodiscard]] static CmAddress parse(const std::string& text);
-    /// From an address of librdmacm, of family AF_INET, AF_INET6, or none.
+    /// Copies an address of librdmacm. Its family is AF_INET, AF_INET6, or none.
     explicit CmAddress(const sockaddr& address) noexcept;
     /// The IPv4 or IPv6 address that a RoCE GID stands for, with port 0. `ifindex`: the network interface, which a
     /// link-local address needs.
@@ -27,12 +27,12 @@ public:
     [[nodiscard]] sa_family_t family() const noexcept { return any_.sa.sa_family; }
     [[nodiscard]] bool is_wildcard() const noexcept;
     [[nodiscard]] bool is_link_local() const noexcept;
-    /// As parse() takes it.
+    /// The text that parse() accepts.
     [[nodiscard]] std::string text() const;
 
 private:
     union {
-        sockaddr_storage storage;  ///< first, so that all of it starts as zeros
+        sockaddr_storage storage;  ///< the first member, so that the whole union starts as zeros
         sockaddr sa;
         sockaddr_in v4;
         sockaddr_in6 v6;

@@ -1,4 +1,5 @@
-// The calls from outside. rdma_cm_events.cc handles events; rdma_cm_steps.cc has the way of a QP to RTS.
+// The calls from outside. rdma_cm_events.cc handles the events of rdma_cm, and rdma_cm_steps.cc contains the steps of a
+// connection.
 #include "connect/rdma_cm_connector.hpp"
 
 #include <fcntl.h>
@@ -18,11 +19,11 @@
 namespace pollcore {
 namespace {
 
-/// Requests that wait in the kernel until next_event() takes them.
+/// How many requests may wait in the kernel until next_event() takes them.
 constexpr int kBacklog = 128;
 
-/// How many requests one look checks, with a system call each: a tenth of the waiting ones, but at least kLookedAt and
-/// at most kLookedAtMost.
+/// One call of look_for_withdrawn_requests() checks a tenth of the waiting requests, but at least kLookedAt and at most
+/// kLookedAtMost. Each check takes a system call.
 constexpr std::size_t kLookedAt = 64;
 constexpr std::size_t kLookedAtMost = 2048;
 
@@ -108,7 +109,7 @@ void RdmaCmConnector::check_path(const PathAttributes& path) {
     }
 }
 
-// librdmacm connects only reliable connections in TCP's port space.
+// In TCP's port space, librdmacm makes only reliable connections.
 void RdmaCmConnector::check_type(const ConnectingQp& qp) const {
     if (qp.type != QpType::rc) {
         throw Error(EOPNOTSUPP, fmt::format("cannot connect queue pair {} of {} by address: rdma_cm connects RC queue "
@@ -132,7 +133,7 @@ ListenerId RdmaCmConnector::listen(const std::string& address) {
                                : "";
         throw Error(error, fmt::format("cannot listen on {} with {}{}", address, own_device(), hint));
     }
-    // A wildcard address belongs to no device: each request's device is checked when the request comes.
+    // A wildcard address belongs to no device. So the device of each request is checked when the request comes.
     if (const std::string other = foreign_device(*id); !wanted.is_wildcard() && !other.empty()) {
         throw Error(EADDRNOTAVAIL,
                     fmt::format("cannot listen on {} with {}: the address is of {}", address, own_device(), other));
@@ -229,7 +230,7 @@ void RdmaCmConnector::accept(ConnectionId request, ConnectingQp qp, const PathAt
 void RdmaCmConnector::reject(ConnectionId request, std::span<const std::byte> private_data) {
     Connection& connection = find_request(request, "reject");
     const auto frame = encode_private_data(private_data, kRejectPrivateDataMax);
-    // If this fails, the peer has left already, and nobody is left to tell.
+    // If this call fails, the peer has already left, and nobody has to be told.
     (void)rdma_reject(connection.id.get(), frame.data(), static_cast<std::uint8_t>(frame.size()));
     connections_.erase(request);
 }
@@ -237,7 +238,7 @@ void RdmaCmConnector::reject(ConnectionId request, std::span<const std::byte> pr
 void RdmaCmConnector::disconnect(ConnectionId number) {
     const auto found = connections_.find(number);
     if (found == connections_.end()) {
-        return;  // the connection has ended: its `disconnected` or `failed` was returned, or soon will be
+        return;  // the connection has ended: its event `disconnected` or `failed` was returned, or soon will be
     }
     Connection& connection = found->second;
     if (connection.state != State::established) {
@@ -252,7 +253,7 @@ void RdmaCmConnector::disconnect(ConnectionId number) {
 }
 
 void RdmaCmConnector::forget(ConnectionId connection) noexcept {
-    // The kernel tells the peer what the connection's state calls for: a rejection, or a disconnect.
+    // The kernel sends the peer a rejection or a disconnect, depending on the connection's state.
     connections_.erase(connection);
     const auto of_this = [connection](const ConnectEvent& event) { return event.connection == connection; };
     std::erase_if(pending_, of_this);
@@ -260,7 +261,7 @@ void RdmaCmConnector::forget(ConnectionId connection) noexcept {
 
 void RdmaCmConnector::communication_established(std::uint32_t qp_num) {
     for (auto& [number, connection] : connections_) {
-        // In any other state the handshake has been completed meanwhile.
+        // In any other state, the connection does not wait for the last message of the handshake.
         if (connection.qp.qp_num == qp_num && connection.state == State::accepting) {
             if (rdma_notify(connection.id.get(), IBV_EVENT_COMM_EST) != 0 && errno != EINVAL) {
                 throw Error(errno, fmt::format("cannot establish the connection with {}", connection.peer));
@@ -269,8 +270,8 @@ void RdmaCmConnector::communication_established(std::uint32_t qp_num) {
     }
 }
 
-// The kernel raises no event for a peer that gives up a request before it was accepted (ucma_event_handler() in
-// drivers/infiniband/core/ucma.c). But it answers rdma_init_qp_attr() only as long as the peer waits.
+// The kernel raises no event when a peer gives up a request that was not accepted yet (ucma_event_handler() in
+// drivers/infiniband/core/ucma.c). But rdma_init_qp_attr() fails for such a request.
 void RdmaCmConnector::look_for_withdrawn_requests() {
     const std::size_t most = std::clamp(requests_.size() / 10, kLookedAt, kLookedAtMost);
     std::size_t looked = 0;

@@ -1,25 +1,26 @@
 // Connections over rdma_cm (rdma_cm(7)), for verbs devices.
 //
-// librdmacm opens a context of its own for each device (H13), so it never sees our QPs. It carries their numbers, and
-// we make the changes of state that it describes, through ConnectingQp::modify. An address that it resolves must lie on
-// our device and port; otherwise it is refused with an error that names both devices.
+// librdmacm opens a context of its own for each device (H13), so it never sees our QPs. It only carries their numbers.
+// It tells us the attributes of each state change, and this class makes the change through ConnectingQp::modify. If an
+// address belongs to another device or port than ours, the connection fails with an error that names both devices.
 //
 // The path attributes over rdma_cm:
 //   timeout, retry_count, rnr_retry, min_rnr_timer:
 //       set on our own QP. The peer is told the first three; a plain rdma_cm program then uses them for its own QP.
 //   traffic_class:
-//       the caller's holds for both directions. The answering side's, unless 0, replaces it for its own direction.
+//       the caller's value holds for both directions. If the answering side's value is not 0, it replaces the caller's
+//       value for the direction in which the answering side sends.
 //   max_rd_atomic, max_dest_rd_atomic:
 //       the least of this value, the device's limit, and the peer's limit.
 //   mtu:
-//       both ends use the caller's. The caller's must be its port's, or 0. The answering side's must be the caller's,
-//       or 0.
+//       both ends use the MTU of the caller's port. Each end's value must be that MTU, or 0.
 //
-// A receive may complete at the answering side before `established`: its QP is in RTS before the caller hears that the
-// request was accepted, and the caller may send as soon as it hears so. If that first message comes before the caller's
-// last handshake message, the device raises IBV_EVENT_COMM_EST; see communication_established().
+// On the answering side, a receive may complete before the event `established`. The answering side's QP is in RTS
+// before the caller learns that its request was accepted, and then the caller may send at once. If the caller's first
+// message arrives before the caller's last handshake message, the device raises IBV_EVENT_COMM_EST; see
+// communication_established().
 //
-// After `failed` and `disconnected` the connection is forgotten.
+// After the event `failed` or `disconnected`, the connector has forgotten the connection.
 //
 // Thread safety: see Connector.
 #pragma once
@@ -67,8 +68,8 @@ private:
         void operator()(rdma_event_channel* channel) const noexcept { rdma_destroy_event_channel(channel); }
     };
     struct IdDestroyer {
-        // rdma_destroy_id waits for events of the id that were taken and not acknowledged. There are none, since
-        // next_event() acknowledges each event before it acts on it.
+        // rdma_destroy_id() waits until all events of the id that were taken are acknowledged. So it never waits here:
+        // next_event() acknowledges each event before it acts on the event.
         void operator()(rdma_cm_id* id) const noexcept { (void)rdma_destroy_id(id); }
     };
     using UniqueId = std::unique_ptr<rdma_cm_id, IdDestroyer>;
@@ -88,29 +89,29 @@ private:
         ConnectionId number = 0;
         State state{};
         UniqueId id;
-        std::string peer;  ///< its address, for messages
+        std::string peer;  ///< the peer's address, for error messages
         ConnectingQp qp;
         PathAttributes path;
-        std::vector<std::byte> frame;     ///< private data as it goes out
+        std::vector<std::byte> frame;     ///< the private data to send, with its header
         std::uint8_t rd_atomic = 0;       ///< agreed: reads and atomics that we may have in flight
         std::uint8_t dest_rd_atomic = 0;  ///< agreed: reads and atomics of the peer that we serve
         bool disconnect_called = false;
         bool answering = false;  ///< the peer asked for the connection
-        UniqueId neighbour;      ///< for the look-up of the peer's neighbour entry
-        // Only at the caller:
+        UniqueId neighbour;      ///< a second id, which looks up the peer's neighbour entry
+        // Only on the calling side:
         CmAddress destination;
         std::vector<std::byte> answer;  ///< the peer's private data
         FlowBlock peer_flow{};
-        std::optional<Error> first_failure;   ///< of the address resolved as the routing table says
-        std::vector<CmAddress> sources_left;  ///< our own addresses, to be tried as the source after a failure
+        std::optional<Error> first_failure;   ///< the error for the source address that the routing table chose
+        std::vector<CmAddress> sources_left;  ///< our device's addresses that have not been tried as the source yet
     };
 
-    /// A copy of an event of librdmacm, so that the event can be acknowledged before anything is done about it.
+    /// A copy of an event of librdmacm. The event itself is acknowledged before anything is done about it.
     struct CmEvent {
         rdma_cm_event_type type{};
         int status = 0;
         rdma_cm_id* id = nullptr;
-        std::uint64_t number = 0;  ///< of the connection; of a request: of the listener
+        std::uint64_t number = 0;  ///< number of the connection, or of the listener if the event is a request
         std::vector<std::byte> private_data;
         std::uint8_t responder_resources = 0;
         std::uint8_t initiator_depth = 0;
@@ -126,19 +127,20 @@ private:
     [[nodiscard]] std::string foreign_device(const rdma_cm_id& id) const;
     [[nodiscard]] std::string own_device() const;
 
-    // rdma_cm_steps.cc: the way of a QP to RTS. If a step throws, the connection fails.
+    // rdma_cm_steps.cc: the steps of a connection until its QP is in RTS. If a step throws, the connection fails.
     /// Begins to resolve the address. Returns 0, or an errno value.
     [[nodiscard]] int resolve_address(Connection& connection, CmAddress* source);
-    /// Goes on with the next source, or throws the first failure.
+    /// Tries the next source address. Throws the first failure if there is no other source address.
     void address_failed(Connection& connection, Error failure);
     void address_resolved(Connection& connection);
     void send_request(Connection& connection);
     void agree_as_answerer(Connection& connection);
-    /// Begins to look the peer's neighbour entry up. False when the kernel needs none to move the QP.
+    /// Begins to look up the peer's neighbour entry. Returns false if the kernel can move the QP without a neighbour
+    /// entry.
     [[nodiscard]] bool find_neighbour(Connection& connection);
     void move_and_tell(Connection& connection);
     [[nodiscard]] rdma_conn_param conn_param(const Connection& connection) const;
-    /// The attributes that the kernel wants for that state of the QP, and their mask.
+    /// Asks rdma_cm for the attributes of that state of the QP, and for their mask.
     [[nodiscard]] std::pair<ibv_qp_attr, int> attributes_for(const Connection& connection, ibv_qp_state state) const;
     void move_to_rtr_and_rts(Connection& connection);
 
@@ -149,14 +151,14 @@ private:
     [[nodiscard]] std::optional<ConnectEvent> handle_request(CmEvent& event);
     [[nodiscard]] std::optional<ConnectEvent> handle_of_listener(ListenerId listener, const CmEvent& event);
     [[nodiscard]] std::optional<ConnectEvent> handle_response(Connection& connection, const CmEvent& event);
-    /// On both sides, once the QP's attributes are agreed: finds the peer's neighbour entry, then moves the QP and
-    /// tells the peer. Returns the event that ends the attempt, if it has ended.
+    /// Called on both sides, when the QP's attributes are agreed. Finds the peer's neighbour entry, then moves the QP
+    /// and tells the peer. If the attempt has ended, returns the event that says so.
     [[nodiscard]] std::optional<ConnectEvent> begin_moving(Connection& connection);
     [[nodiscard]] std::optional<ConnectEvent> move(Connection& connection);
     [[nodiscard]] ConnectEvent handle_rejection(Connection& connection, const CmEvent& event);
     /// Forgets the connection, and returns the event that ends it.
     [[nodiscard]] ConnectEvent end(Connection& connection, ConnectEvent::Kind kind, int error, std::string text);
-    /// Runs a step; when it throws, the connection has failed.
+    /// Runs a step. If the step throws, forgets the connection and returns the event `failed`.
     template <class Step>
     [[nodiscard]] std::optional<ConnectEvent> attempt(Connection& connection, Step&& step) {
         try {
@@ -173,14 +175,14 @@ private:
     std::unique_ptr<rdma_event_channel, ChannelCloser> channel_;
     UniqueFd pending_fd_;            ///< readable while pending_ holds something
     UniqueFd epoll_;                 ///< over the channel and pending_fd_; returned by fd()
-    std::uint64_t last_number_ = 0;  ///< one sequence for connections and listeners: a number belongs to one of them
+    std::uint64_t last_number_ = 0;  ///< connections and listeners share one sequence of numbers
     std::unordered_map<ListenerId, UniqueId> listeners_;
     std::unordered_map<ConnectionId, Connection> connections_;
-    /// Requests that wait for an answer, in the order in which they are looked at. Answered ones are dropped at the
-    /// look.
+    /// Requests that wait for an answer, in the order in which look_for_withdrawn_requests() checks them. Requests that
+    /// were answered are removed when they are checked.
     std::deque<ConnectionId> requests_;
-    bool moved_ = false;                ///< a QP was moved since this was last cleared
-    std::deque<ConnectEvent> pending_;  ///< events that calls made, not the kernel
+    bool moved_ = false;                ///< a QP was moved since next_event() took the last event
+    std::deque<ConnectEvent> pending_;  ///< events that calls of this class have made, and not the kernel
 };
 
 }  // namespace pollcore

@@ -1,4 +1,4 @@
-// Handling the events of rdma_cm.
+// Handles the events of rdma_cm.
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,11 +15,12 @@
 namespace pollcore {
 namespace {
 
-/// Events of rdma_cm that one next_event() takes before it returns nothing: most events only lead to the next step.
+/// One next_event() takes at most this many events of rdma_cm. Most events return nothing to the caller, because they
+/// only begin the next step.
 constexpr int kEventBurst = 16;
 
-/// The reason of a rejection by the peer's program. Only such a rejection carries private data. The numbers are from
-/// the InfiniBand architecture (volume 1, 12.6.7.2).
+/// The reason code of a rejection by the peer's program. Only such a rejection contains private data. The reason codes
+/// are from the InfiniBand architecture (volume 1, 12.6.7.2).
 constexpr int kRejectedByConsumer = 28;
 
 std::string rejection_text(int reason) {
@@ -53,8 +54,9 @@ std::optional<RdmaCmConnector::CmEvent> RdmaCmConnector::take() {
         }
         throw Error(errno, fmt::format("cannot take the events of rdma_cm on {}", own_device()));
     }
-    // Acknowledge the event first, even if something throws below: destroying an identifier waits until its events are
-    // acknowledged. If there is no memory for a request, its identifier is destroyed, and the kernel turns it away.
+    // Make sure that the event is acknowledged, even if something throws below: rdma_destroy_id() waits until the
+    // identifier's events are acknowledged. If there is no memory for a request, its identifier is destroyed, and the
+    // kernel rejects the request.
     const bool request = taken->event == RDMA_CM_EVENT_CONNECT_REQUEST;
     UniqueId of_request(request ? taken->id : nullptr);
     const std::unique_ptr<rdma_cm_event, decltype([](rdma_cm_event* one) noexcept { (void)rdma_ack_cm_event(one); })>
@@ -89,7 +91,7 @@ std::optional<ConnectEvent> RdmaCmConnector::next_event() {
         }
         moved_ = false;
         auto result = handle(*event);
-        if (result || moved_) {  // a QP that was moved is enough work for one call
+        if (result || moved_) {  // moving one QP is enough work for one call
             return result;
         }
     }
@@ -119,7 +121,7 @@ std::optional<ConnectEvent> RdmaCmConnector::handle(CmEvent& event) {
 
 std::optional<ConnectEvent> RdmaCmConnector::handle_of_listener(ListenerId listener, const CmEvent& event) {
     if (event.type != RDMA_CM_EVENT_DEVICE_REMOVAL) {
-        return std::nullopt;  // e.g. a changed address: the listener still listens
+        return std::nullopt;  // for example a changed address; the listener still listens
     }
     ConnectEvent result;
     result.kind = ConnectEvent::Kind::failed;
@@ -140,7 +142,7 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_request(CmEvent& event) {
     connection.peer = CmAddress(*rdma_get_peer_addr(event.id)).text();
     connection.rd_atomic = event.initiator_depth;
     connection.dest_rd_atomic = event.responder_resources;
-    // Until now the context was the listener's.
+    // Before, the context was the listener's number.
     event.id->context = reinterpret_cast<void*>(static_cast<std::uintptr_t>(connection.number));
 
     ConnectEvent result;
@@ -154,7 +156,7 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_request(CmEvent& event) {
             fmt::format("refused the request of {}: {}", connection.peer,
                         other.empty() ? fmt::format("of its private data, {}", private_data_fault_text(data.fault))
                                       : fmt::format("it came to {}, not to {}", other, own_device()));
-        (void)rdma_reject(event.id, nullptr, 0);  // if it fails, the peer has left already
+        (void)rdma_reject(event.id, nullptr, 0);  // if this fails, the peer has already left
         return result;
     }
     result.kind = ConnectEvent::Kind::request;
@@ -182,7 +184,7 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_of_connection(Connection& co
                        : attempt(connection, [&] { address_resolved(connection); });
         case RDMA_CM_EVENT_ADDR_ERROR:
             if (connection.state == State::finding_neighbour) {
-                return failed(EHOSTUNREACH, "nobody tells where its address is any more");
+                return failed(EHOSTUNREACH, "no neighbour answers for its address");
             }
             return attempt(connection, [&] {
                 address_failed(connection, Error(errno_of(event.status, EHOSTUNREACH),
@@ -201,7 +203,8 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_of_connection(Connection& co
             return result;
         }
         case RDMA_CM_EVENT_REJECTED:
-            // After `established`: the peer let go of the connection before it heard that it was established.
+            // After `established`, this means that the peer dropped the connection before it got the last message of
+            // the handshake.
             return was_established ? end(connection, Kind::disconnected, 0, {}) : handle_rejection(connection, event);
         case RDMA_CM_EVENT_UNREACHABLE: return failed(ETIMEDOUT, "it does not answer");
         case RDMA_CM_EVENT_CONNECT_ERROR: return failed(ECONNABORTED, "the handshake failed");
@@ -210,7 +213,7 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_of_connection(Connection& co
                 return failed(ECONNRESET, "it left before the connection was established");
             }
             if (!connection.disconnect_called) {
-                // The peer waits for this answer. If the call fails, the peer has stopped waiting.
+                // The peer waits for this disconnect. If the call fails, the peer has stopped waiting.
                 (void)rdma_disconnect(connection.id.get());
             }
             return end(connection, Kind::disconnected, 0, {});
@@ -220,16 +223,16 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_of_connection(Connection& co
             }
             return end(connection, Kind::disconnected, ENODEV, fmt::format("{} was removed", own_device()));
         case RDMA_CM_EVENT_ADDR_CHANGE:      // the connection goes on
-        case RDMA_CM_EVENT_TIMEWAIT_EXIT:    // the QP's number may be used again; the kernel takes care of that
+        case RDMA_CM_EVENT_TIMEWAIT_EXIT:    // the QP's number may be used again, which the kernel handles
         case RDMA_CM_EVENT_CONNECT_REQUEST:  // handled before
         case RDMA_CM_EVENT_MULTICAST_JOIN:   // no multicast is joined
         case RDMA_CM_EVENT_MULTICAST_ERROR: return std::nullopt;
     }
-    return std::nullopt;  // an event of a newer librdmacm, which has no part in this handshake
+    return std::nullopt;  // an event of a newer librdmacm, which this handshake does not need
 }
 
 std::optional<ConnectEvent> RdmaCmConnector::handle_response(Connection& connection, const CmEvent& event) {
-    // An exception here destroys the identifier, and so the kernel rejects the peer's answer.
+    // If this throws, attempt() destroys the identifier, and then the kernel rejects the peer's answer.
     auto failed = attempt(connection, [&] {
         const DecodedPrivateData data = decode_private_data(event.private_data);
         if (data.fault != PrivateDataFault::none) {

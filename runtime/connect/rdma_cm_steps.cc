@@ -1,4 +1,4 @@
-// The way of a QP to RTS. Each step begins here and ends with an event.
+// The steps of a connection until its QP is in RTS. Each step begins here and ends with an event.
 #include <algorithm>
 #include <cerrno>
 #include <span>
@@ -11,13 +11,13 @@
 namespace pollcore {
 namespace {
 
-/// For resolving the address and the path: a local network answers in milliseconds.
+/// Time limit for resolving the address and the path. A local network answers in milliseconds.
 constexpr int kResolveTimeoutMs = 2000;
 
-/// How long the kernel itself waits for a neighbour.
+/// Time limit for finding a neighbour: as long as the kernel itself would wait.
 constexpr int kNeighbourTimeoutMs = 1000;
 
-/// Bits in the kernel's mask for RTR that are meant for RoCE, and that InfiniBand refuses.
+/// Bits in the kernel's attribute mask for RTR that are only for RoCE, and that InfiniBand refuses.
 constexpr int kRoceOnlyMask = 0xe00000;
 
 }  // namespace
@@ -25,7 +25,7 @@ constexpr int kRoceOnlyMask = 0xe00000;
 int RdmaCmConnector::resolve_address(Connection& connection, CmAddress* source) {
     connection.id = create_id(connection.number);
     rdma_cm_id* id = connection.id.get();
-    // Both are part of the path, so they are set before the path is resolved.
+    // Both options are part of the path, so they must be set before the path is resolved.
     std::uint8_t tos = connection.path.traffic_class;
     std::uint8_t timeout = connection.path.timeout;
     if (tos != 0 && rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, sizeof tos) != 0) {
@@ -38,8 +38,8 @@ int RdmaCmConnector::resolve_address(Connection& connection, CmAddress* source) 
     return rdma_resolve_addr(id, from, connection.destination.get(), kResolveTimeoutMs) == 0 ? 0 : errno;
 }
 
-// The routing table does not know which device was asked for, and may lead to another device, or to none. Then the
-// device's own addresses are tried as the source.
+// The routing table does not know which device the caller wants, so it may lead to another RDMA device, or to none. In
+// this case the wanted device's own addresses are tried as the source.
 void RdmaCmConnector::address_failed(Connection& connection, Error failure) {
     if (!connection.first_failure) {
         connection.first_failure = std::move(failure);
@@ -100,7 +100,7 @@ void RdmaCmConnector::send_request(Connection& connection) {
 }
 
 void RdmaCmConnector::agree_as_answerer(Connection& connection) {
-    // Until now rd_atomic and dest_rd_atomic hold what the peer asked for.
+    // Before this function, rd_atomic and dest_rd_atomic hold the values that the peer asked for.
     const std::uint32_t rd_atomic_max = device_.limits().rd_atomic_max;
     const PathAttributes& path = connection.path;
     connection.rd_atomic =
@@ -109,10 +109,10 @@ void RdmaCmConnector::agree_as_answerer(Connection& connection) {
         std::min<std::uint32_t>({connection.dest_rd_atomic, path.max_dest_rd_atomic, rd_atomic_max}));
 }
 
-// To move a RoCE QP to RTR the kernel needs the MAC address of the peer, and waits up to a second for it in the call
-// (rdma_addr_find_l2_eth_by_grh() in drivers/infiniband/core/addr.c). The QP's worker would wait as long. A peer can
-// cause this: it asks for a connection, and then does not answer requests for its MAC address. So the kernel looks the
-// address up before the move, and sends an event.
+// To move a RoCE QP to RTR, the kernel needs the peer's MAC address. During the call it waits up to a second for this
+// address (rdma_addr_find_l2_eth_by_grh() in drivers/infiniband/core/addr.c), and the QP's worker would have to wait,
+// too. A peer can cause this: it asks for a connection, and then does not answer requests for its MAC address. So this
+// function lets the kernel look up the address before the move. The kernel sends an event when it knows the address.
 bool RdmaCmConnector::find_neighbour(Connection& connection) {
     if (device_.query_port().link_layer == IBV_LINK_LAYER_INFINIBAND) {
         return false;
@@ -128,7 +128,7 @@ bool RdmaCmConnector::find_neighbour(Connection& connection) {
     CmAddress source = CmAddress::from_gid(own->gid.raw, own->ifindex);
     CmAddress destination = CmAddress::from_gid(to.dgid.raw, own->ifindex);
     if (!own->roce_v2 && destination.is_link_local()) {
-        return false;  // such a GID holds the MAC address
+        return false;  // such a GID contains the MAC address
     }
     connection.neighbour = create_id(connection.number);
     if (rdma_resolve_addr(connection.neighbour.get(), source.get(), destination.get(), kNeighbourTimeoutMs) != 0) {
@@ -166,7 +166,8 @@ std::pair<ibv_qp_attr, int> RdmaCmConnector::attributes_for(const Connection& co
 
 void RdmaCmConnector::move_to_rtr_and_rts(Connection& connection) {
     const PathAttributes& path = connection.path;
-    // The QP is in INIT with its owner's access flags. Only the partition may be another than the QP was made for.
+    // The QP is already in INIT, with its owner's access flags. Only the partition of the connection may differ from
+    // the QP's.
     if (auto [attr, mask] = attributes_for(connection, IBV_QPS_INIT); attr.pkey_index != 0) {
         connection.qp.modify(attr, mask & (IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT));
     }

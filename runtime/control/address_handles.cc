@@ -1,4 +1,4 @@
-// Address handles: made on the control thread, since that may block, and then published to every worker (D40).
+// Address handles. The control thread makes them, because that may block, and then tells every worker (D40).
 #include <cstring>
 
 #include <fmt/format.h>
@@ -95,8 +95,8 @@ AhHandle RuntimeState::add_ah_here(const AhPlan& plan, UniqueAh ah) {
                  .pd = plan.pd,
                  .client = pds_.at(plan.pd).client,
                  .ah = slot->ah.get()};
-    // Every worker makes room before the first one is told: a hostile process may name the address handle as soon as
-    // one worker knows it, and then the handle could not be taken back (D29).
+    // First every worker makes room, so that no later worker can fail: a hostile process may use the address handle as
+    // soon as one worker knows it, and then the handle could not be taken back (D29).
     for (const auto& worker : workers_) {
         worker->proxy->make_room(slot->end);
     }
@@ -107,8 +107,8 @@ AhHandle RuntimeState::add_ah_here(const AhPlan& plan, UniqueAh ah) {
     return ahs_[index]->end.handle;
 }
 
-// A send may come in between a search that finds nothing and the removal. So the workers search once more what they
-// have in flight, when no further send can name the handle (D40).
+// A worker may take a send after a search has found nothing, and before the handle is removed. So, when new sends
+// cannot use the handle any more, the workers search their work in flight once more (D40).
 void RuntimeState::destroy_ah(AhHandle handle) {
     executor_->run(
         [&] {
@@ -117,7 +117,7 @@ void RuntimeState::destroy_ah(AhHandle handle) {
             UseSearch removal = begin_here([&] { return begin_removing_ah_here(handle, search); });
             Undo restore([&]() noexcept { restore_ah_here(handle); });
             await_here(removal);
-            restore.keep();  // end_ah_here() restores it itself if it fails
+            restore.keep();  // if end_ah_here() fails, it restores the handle itself
             end_ah_here(handle, removal);
         },
         Executor::Patience::unlimited);
@@ -158,12 +158,12 @@ UseSearch RuntimeState::begin_removing_ah_here(AhHandle handle, const UseSearch&
 void RuntimeState::end_ah_here(AhHandle handle, const UseSearch& removal) {
     AhSlot* slot = find_ah(handle);
     if (slot == nullptr) {
-        return;  // it ended with the runtime
+        return;  // the address handle has ended with the runtime
     }
     try {
         require_unused(handle, removal);
         const int error = devices_[slot->device]->device->destroy(slot->ah.get());
-        // A device that the kernel has let go of answers EIO; its address handles have ended with it.
+        // EIO: the kernel has given up the device, and the device's address handles have ended with it.
         if (error != 0 && !(error == EIO && lost_meanwhile(*devices_[slot->device]))) {
             throw Error(error, fmt::format("device \"{}\" does not end an address handle",
                                            devices_[slot->device]->config.name));

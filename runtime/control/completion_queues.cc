@@ -1,4 +1,5 @@
-// Which CQ a queue goes to, and the room there: a CQ holds everything that may be outstanding on it (I3).
+// Chooses the CQ of each queue, and reserves entries in it: a CQ has room for everything that may be outstanding on it
+// (I3).
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -15,9 +16,9 @@ std::uint32_t next_vector(const WorkerSlot& worker, DeviceSlot& device) {
 
 }  // namespace
 
-// Finds a CQ with room for everything that may be outstanding; when all are full the worker gets another. All receives
-// of an SRQ may complete on one CQ, and never more, however many of its queue pairs are there (H4, D21). A CQ with time
-// stamps is only for queue pairs with `device_time` (D37).
+// Finds a CQ with room for everything that may be outstanding. If all are full, the worker gets another CQ. All
+// receives of an SRQ may complete on one CQ. So the SRQ's depth is reserved there once, however many of the SRQ's queue
+// pairs use that CQ (H4, D21). A CQ with time stamps is only for queue pairs with `device_time` (D37).
 std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, std::uint32_t entries, const SrqSlot* srq,
                                       bool device_time, std::optional<std::uint32_t> other_than) {
     const std::uint32_t with_srq = entries + (srq != nullptr ? srq->depth : 0);
@@ -47,8 +48,8 @@ std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, st
     auto slot = std::make_unique<CqSlot>();
     slot->device = device.index;
     const DeviceLimits& limits = device.device->limits();
-    // As deep as an ordinary CQ and the SRQ's receives together. Otherwise an SRQ nearly as deep as a CQ would need a
-    // CQ for each of its queue pairs, and every step looks at all CQs.
+    // The CQ is as deep as an ordinary CQ and the SRQ together. Otherwise an SRQ that is nearly as deep as a CQ would
+    // need one CQ for each of its queue pairs, and a worker looks at all CQs in every step.
     slot->capacity = std::min(worker.config.cq_depth + (srq != nullptr ? srq->depth : 0), limits.cqes_max);
     slot->device_time = device_time;
     const PollChoice poll = choose_poll(worker.config.poll, limits.extended_cqs, limits.poll, device_time);
@@ -94,7 +95,7 @@ void RuntimeState::reserve_entries(const QpSlot& qp) {
     CqSlot& send_cq = *worker.cqs[qp.send_cq];
     CqSlot& recv_cq = *worker.cqs[qp.recv_cq];
     if (qp.srq != nullptr) {
-        if (recv_cq.srqs[qp.srq->handle.index]++ == 0) {  // may allocate, so it comes first
+        if (recv_cq.srqs[qp.srq->handle.index]++ == 0) {  // may allocate, so this comes first
             recv_cq.reserved += qp.srq->depth;
         }
         ++qp.srq->qps;
@@ -122,8 +123,8 @@ void RuntimeState::release_entries(const QpSlot& qp) {
     }
 }
 
-// A worker polls every CQ that it has, and arms each before it sleeps. So a CQ without queues is destroyed. The last CQ
-// of a device stays for the next queue pair, unless it has time stamps, which few queue pairs want.
+// A worker polls all its CQs, and arms each of them before it sleeps. So a CQ without queues is destroyed. The worker's
+// last CQ on a device stays for the next queue pair, unless it is a CQ with time stamps, which few queue pairs want.
 void RuntimeState::close_idle_cqs(WorkerSlot& worker, const DeviceSlot& device) {
     const auto is_of_use = [&](const auto& cq) {
         return cq != nullptr && cq->device == device.index && !cq->failed && !cq->device_time && !device.lost;

@@ -1,4 +1,4 @@
-// Connections by address: threads that wait for an outcome, and the events that bring it.
+// Connections by address: the threads that wait for an outcome, and the events that bring the outcome.
 #include <new>
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookAtRequestsEvery{100};
 
-// Events that one job takes. The descriptor stays readable while there are more.
+// How many events one job takes. The descriptor stays readable while there are more events.
 constexpr int kEventsInJob = 64;
 
 void require_private_data(std::size_t size, std::size_t most) {
@@ -53,8 +53,8 @@ ConnectionKey RuntimeState::begin_connect_here(QpHandle handle, const std::strin
     return await_outcome_here(std::move(attempt), {qp.device, id});
 }
 
-// Made before the connection begins, so that somebody waits for every connection that is under way. Its event is
-// the one that the waiter gets if the queue pair ends meanwhile.
+// The attempt is allocated before the connection begins, so that every connection that has begun has an attempt. At
+// first it contains the event that the waiting thread gets if the queue pair ends meanwhile.
 RuntimeState::Attempts::node_type RuntimeState::new_attempt() {
     Attempts one;
     ConnectEvent& event = one[{}].event;
@@ -136,7 +136,7 @@ void RuntimeState::drop_attempt_here(const ConnectionKey& key) noexcept {
     attempts_.erase(key);
 }
 
-// Ends the attempt now, however far it has come.
+// Ends the attempt now, even if it has no outcome yet.
 std::vector<std::byte> RuntimeState::conclude_here(const ConnectionKey& key, QpHandle handle,
                                                    const ConnectOptions& options, const std::string& what) {
     Attempt attempt = take_attempt(key, what);
@@ -168,7 +168,7 @@ std::vector<std::byte> RuntimeState::conclude_here(Attempt& attempt, QpHandle ha
     throw Error(attempt.event.error, fmt::format("{}: {}", what, attempt.event.text));
 }
 
-// Forgets a connection that never came to be. A QP that had not moved may be used for another attempt.
+// Forgets a connection that was not established. If the QP is still in INIT, it may be used for another attempt.
 void RuntimeState::fail_connection_here(QpSlot& qp) noexcept {
     qp.peer_flow = {};
     if (qp.connection != 0) {
@@ -198,7 +198,7 @@ void RuntimeState::disconnect(QpHandle handle) {
         qp.disconnected = true;
         qp.moved = true;
         if (qp.qp == nullptr) {
-            return;  // in error since its device was lost
+            return;  // the queue pair is in error already, because its device was lost
         }
         Transition error = to_state(IBV_QPS_ERR);
         modify_here(qp, error.attr, error.mask, QpState::error, Status::wr_flush_err);
@@ -212,16 +212,16 @@ void RuntimeState::forget_connection_here(QpSlot& qp) noexcept {
     }
     Connector& connector = *devices_[qp.device]->connector;
     {
-        // A thread that still waits for this connection learns that it will not come.
+        // A thread that still waits for this connection learns that it has failed.
         const std::lock_guard lock(waiting_mutex_);
         const auto waiting = attempts_.find({qp.device, qp.connection});
         if (waiting != attempts_.end()) {
-            waiting->second.done = true;  // with the event of new_attempt(), unless the outcome is known already
+            waiting->second.done = true;  // with the event from new_attempt(), unless the outcome is known already
         }
     }
     tell_waiting();
     try {
-        connector.disconnect(qp.connection);  // so that the peer learns of it now and not by time-outs
+        connector.disconnect(qp.connection);  // so that the peer learns of the end now, and not by time-outs
     } catch (const std::exception& error) {
         log_debug("disconnecting queue pair {}: {}", qp.qp_num, error.what());
     }
@@ -312,7 +312,7 @@ void RuntimeState::reject(std::uint32_t device, ConnectionId request,
     }
 }
 
-// The peer is told even without memory for a rejection: forget() tells it, too.
+// If there is no memory for a rejection, forget() still tells the peer.
 void RuntimeState::turn_away_here(std::uint32_t device, ConnectionId request,
                                   std::span<const std::byte> private_data) noexcept {
     Connector& connector = *devices_[device]->connector;
@@ -371,7 +371,7 @@ void RuntimeState::on_connect_event(DeviceSlot& device, ConnectEvent event) {
             }
             [[fallthrough]];
         case ConnectEvent::Kind::failed: {
-            if (event.connection == 0) {  // of a request that could not be offered, or of the listener itself
+            if (event.connection == 0) {  // about a request that could not be offered, or about the listener itself
                 if (const std::optional<std::uint64_t> left_out = refused_requests_.take(platform->now())) {
                     log_warning("listening on device \"{}\": {}{}", device.config.name, event.text,
                                 and_others(*left_out));
@@ -411,7 +411,7 @@ void RuntimeState::take_request(DeviceSlot& device, ConnectEvent request) {
     {
         const std::lock_guard lock(waiting_mutex_);
         const auto found = requests_.find({device.index, request.listener});
-        const bool listens = found != requests_.end();  // else its listener has just been closed
+        const bool listens = found != requests_.end();  // else the listener has just been closed
         waits = listens && found->second.size() < kListenerBacklogMax;
         try {
             if (waits) {
@@ -429,7 +429,8 @@ void RuntimeState::take_request(DeviceSlot& device, ConnectEvent request) {
     }
 }
 
-// The request's peer has given up. The application may have taken the request by now; its answer then fails.
+// The peer has given up the request. If the application has taken the request already, the application's answer will
+// fail.
 void RuntimeState::drop_request(DeviceSlot& device, ConnectionId request) {
     std::size_t dropped = 0;
     {

@@ -65,7 +65,7 @@ void ControlThread::add(Job& job) noexcept {
     *behind_last_ = &job;
     behind_last_ = &job.next;
     ++jobs_;
-    if (idle_) {  // the thread owes a movement from now on
+    if (idle_) {  // from now on the thread has work to do
         idle_ = false;
         heartbeat_.begin(steady_ns(Clock::now()));
     }
@@ -90,7 +90,7 @@ void ControlThread::withdraw(const Job& job) noexcept {
     --jobs_;
 }
 
-// This thread owns the job now. Destroying the job's captures may take a while.
+// The control thread owns the job here, and destroys it. That may take long because of the job's captures.
 void ControlThread::run_posted(Job& job) const noexcept {
     const std::unique_ptr<Job> own(&job);
     try {
@@ -135,7 +135,8 @@ void ControlThread::loop() noexcept {
         (*job.awaited)();
         lock.lock();
         job.ended = true;
-        // With the lock: else the caller could return first and destroy the condition variable, which is on its stack.
+        // Notify under the lock: otherwise the caller could return first, and so destroy the condition variable, which
+        // is on its stack.
         job.ended_changed.notify_one();
     }
     heartbeat_.stop();

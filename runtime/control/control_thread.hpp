@@ -1,4 +1,4 @@
-// A thread of the runtime's own that runs the control side's jobs.
+// The control thread, which runs the control side's jobs.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@ namespace pollcore {
 
 class ControlThread final : public Executor {
 public:
-    /// `hang_limit`: how long run() waits for its job to begin.
+    /// `hang_limit`: how long run() with limited patience waits for its job to begin.
     ControlThread(const std::string& name, const std::vector<int>& cpus, std::chrono::milliseconds hang_limit);
     ~ControlThread() override;
 
@@ -26,11 +26,11 @@ public:
     static constexpr std::size_t kJobsMax = 4096;
 
 private:
-    // A job in the queue. A job that a caller waits for lies on the caller's stack and so needs no memory. The
-    // queue owns the others.
+    // A job in the queue. If a caller waits for the job, the job is on the caller's stack and needs no allocation. The
+    // queue owns all other jobs.
     struct Job {
         std::optional<JobRef> awaited;
-        std::function<void()> posted;  // if nobody waits
+        std::function<void()> posted;  // the job, if nobody waits for it
         Job* next = nullptr;
         std::condition_variable ended_changed;
         bool begun = false;
@@ -39,7 +39,7 @@ private:
 
     [[nodiscard]] bool is_here() const noexcept override { return std::this_thread::get_id() == thread_.get_id(); }
     void perform(JobRef job, Patience patience) override;
-    // With mutex_.
+    // The caller of add(), take() and withdraw() holds mutex_.
     void add(Job& job) noexcept;
     [[nodiscard]] Job& take() noexcept;
     void withdraw(const Job& job) noexcept;

@@ -21,13 +21,14 @@
 namespace pollcore {
 namespace {
 
-// Each process that asks stays in the queue, since nobody accepts. If the queue is full, the asker learns only that
-// somebody listens.
+// Nobody accepts connections, so each process that asks stays in the queue. If the queue is full, another process that
+// asks learns only that somebody listens.
 constexpr int kAskersMax = 128;
-// A process may claim a core a thousand times, and neither the log nor the start pays for each.
+// A process may claim a core a thousand times. These limits keep the log short and the start fast.
 constexpr std::size_t kNamedMax = 4;
 constexpr std::size_t kAskedMax = 64;
-// Lines of /proc/net/unix that are read: anybody can open very many sockets, and a start must not wait for all of them.
+// How many lines of /proc/net/unix are read at most: anybody can open very many sockets, which must not delay the
+// start.
 constexpr std::size_t kLinesMax = 1u << 16;
 
 struct AbstractAddress {
@@ -59,8 +60,9 @@ UniqueFd claim_socket() {
     return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
-// Names that begin with the core's prefix and have the length that this class gives them. A line ends with the name,
-// whose first byte is shown as '@'. A set, since each connection in a socket's queue has a line with the name, too.
+// Returns the names that begin with the core's prefix and have the length of a claim's name. A line of the file ends
+// with the name, whose first byte is shown as '@'. The result is a set, because each connection in a socket's queue has
+// a line with the same name, too.
 std::set<std::string> claims_on(std::uint32_t core) {
     const std::string prefix = claim_prefix(core);
     std::set<std::string> names;
@@ -75,14 +77,14 @@ std::set<std::string> claims_on(std::uint32_t core) {
     return names;
 }
 
-// The program's name. The program sets it itself, and it can be any bytes.
+// The program's name. The program can set its name to any bytes.
 std::string shown_program(pid_t process) {
     std::string name;
     std::getline(std::ifstream(fmt::format("/proc/{}/comm", process)), name);
     return name.empty() ? "" : " " + printable(name);
 }
 
-// The process that listens under this name; nothing: none does any more.
+// Returns text about the process that listens under this name, or nothing if no process listens any more.
 std::optional<std::string> claimant(const std::string& name) {
     const AbstractAddress address(name);
     const UniqueFd asking = claim_socket();
@@ -126,7 +128,8 @@ CoreClaim::~CoreClaim() {
 }
 
 void CoreClaim::end() noexcept {
-    // A forked child may keep the socket. After the shutdown a process that asks is told that nobody listens.
+    // A forked child may still have the socket open. After the shutdown, a process that asks learns that nobody
+    // listens.
     if (socket_.valid() && owner_ == ::getpid()) {
         (void)::shutdown(socket_.get(), SHUT_RDWR);
     }

@@ -1,12 +1,13 @@
 // Tells all users of the machine that this process polls on a core.
 //
-// The process listens at an abstract Unix socket named "pollcore-core-N-" and a random word. Others find the name in
-// /proc/net/unix and ask the kernel by SO_PEERCRED who listens. Anybody can bind such a name, so a claim is a reason
-// for a warning, and never for a refusal (D31). A claim is seen within one network namespace.
+// The process listens on an abstract Unix socket. The socket's name is "pollcore-core-N-" followed by a random word.
+// Other processes find the name in /proc/net/unix, connect to the socket, and ask the kernel which process listens
+// (SO_PEERCRED). Anybody can bind such a name, so a claim only causes a warning and never a refusal (D31). Only
+// processes in the same network namespace see a claim.
 //
-// A copy of the object in a forked child ends nothing.
+// A forked child has a copy of the object. Destroying the copy does not end the claim.
 //
-// Thread safety: none; the thread that makes the runtime, and then the one that stops it.
+// Thread safety: one thread at a time: first the thread that makes the runtime, later the thread that stops it.
 #pragma once
 
 #include <sys/types.h>
@@ -20,13 +21,14 @@ namespace pollcore {
 
 class CoreClaim {
 public:
-    /// Throws Error if the kernel gives no such socket.
+    /// Throws Error if the kernel provides no such socket.
     explicit CoreClaim(std::uint32_t core);
     CoreClaim(CoreClaim&& other) noexcept = default;
     CoreClaim& operator=(CoreClaim&& other) noexcept;
     ~CoreClaim();
 
-    /// Who claims the same core: "process 12 (name) of user 1000, ...", or empty. Names a few and counts the rest.
+    /// The other processes that claim this core, for example: process 12 "name" of user 1000. Names the first few and
+    /// counts the others. Empty if there are none.
     [[nodiscard]] std::string others() const;
 
 private:

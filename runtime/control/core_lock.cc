@@ -23,13 +23,13 @@
 namespace pollcore {
 namespace {
 
-// Only the owner may open the file, even for reading: a read-only descriptor can be locked, too.
+// Nobody but the owner may open the file, not even for reading: flock(2) also works on a read-only descriptor.
 constexpr mode_t kLockMode = 0600;
 
-// Each attempt fails only when somebody creates or removes the file at that very moment.
+// An attempt is repeated only if somebody creates or removes the file at the same moment.
 constexpr int kAttemptsMax = 16;
 
-// All messages begin with what was tried: "core 1 for worker "w": ".
+// All messages begin with "locking core 1 for worker "w": ".
 struct Attempt {
     const std::filesystem::path& file;
     std::uint32_t core;
@@ -63,7 +63,7 @@ UniqueFd open_lock_file(const LockDirectory& directory, const Attempt& attempt) 
 
 // Throws unless this user alone can open the file.
 void require_own_file(const Attempt& attempt, const struct stat& info) {
-    // With a second link it could be somebody's own file, which pollcore would be tricked into emptying.
+    // A file with a second link could be any file of this user, which somebody wants pollcore to empty.
     if (!S_ISREG(info.st_mode) || info.st_nlink > 1) {
         attempt.fail(EINVAL,
                      fmt::format("{} is not the plain file that a lock file is; remove it", attempt.file.native()));
@@ -82,7 +82,7 @@ struct Owner {
     std::string worker;
 };
 
-// The owner that the file names. Anybody may have written the file, so only well-formed text is taken.
+// Returns the owner that the file names. The text in the file may be anything, so only well-formed text is accepted.
 std::optional<Owner> read_owner(int fd) {
     std::array<char, 256> buffer;
     const ssize_t got = ::pread(fd, buffer.data(), buffer.size(), 0);
@@ -115,8 +115,8 @@ std::optional<Owner> read_owner(int fd) {
     const std::string whose = fmt::format("{} is locked by process {} ({}, worker {})", file, owner->pid,
                                           printable(owner->program), printable(owner->worker));
     if (::kill(owner->pid, 0) != 0 && errno == ESRCH) {
-        // A lock lives as long as any copy of its descriptor. A child that the owner forked, and that did not exec, has
-        // one.
+        // A lock exists as long as any copy of its descriptor is open. A child of the owner has a copy if it has not
+        // called exec().
         attempt.fail(EBUSY, fmt::format("{}, which cannot be seen from here: either it is in another container, or it "
                                         "is gone and a child of it lives on with the lock ('fuser {}' finds it); stop "
                                         "that, choose another core, or share this one (runtime.share_cores)",
@@ -127,13 +127,13 @@ std::optional<Owner> read_owner(int fd) {
 }
 
 // Whether the name still leads to the locked file. If not, the file was removed between open and lock, and the next
-// process would lock another one.
+// process would lock another file.
 bool still_named(const std::filesystem::path& file, const struct stat& locked) {
     struct stat named {};
     return ::lstat(file.c_str(), &named) == 0 && named.st_dev == locked.st_dev && named.st_ino == locked.st_ino;
 }
 
-// The kernel's name of this program, as ps(1) shows it. The program sets it: at most 15 bytes, of any value.
+// The last part of the path by which this program was called. It can be any bytes.
 std::string program_name() {
     std::string name = program_invocation_short_name;
     std::replace_if(
@@ -143,7 +143,7 @@ std::string program_name() {
 
 void write_owner(const Attempt& attempt, int fd) {
     const std::string line = fmt::format("{} {} {}\n", ::getpid(), program_name(), attempt.worker);
-    // Truncated only now: until this process had the lock, the text was another owner's.
+    // The file is emptied only now that this process has the lock. Before, the text may have been another owner's.
     if (::ftruncate(fd, 0) != 0) {
         attempt.fail(errno, fmt::format("emptying {}", attempt.file.native()));
     }
@@ -202,16 +202,16 @@ CoreLock::~CoreLock() {
 }
 
 void CoreLock::release() noexcept {
-    // In a forked child this object is a copy. The parent goes on with the core.
+    // In a forked child this object is a copy, and the parent still has the core.
     if (!fd_.valid() || owner_ != ::getpid()) {
         fd_.reset();
         return;
     }
-    // Emptied while the lock still holds: later the text could be the next owner's.
+    // The file is emptied before it is unlocked. Afterwards the text could be the next owner's.
     if (::ftruncate(fd_.get(), 0) != 0) {
         log_warning("the name of this process stays in {}: error {} when emptying it", file_.native(), errno);
     }
-    // Unlocked explicitly and not only by closing: a forked child may still have the descriptor.
+    // The file is unlocked explicitly, because closing it unlocks nothing if a forked child still has the descriptor.
     if (::flock(fd_.get(), LOCK_UN) != 0) {
         log_warning("unlocking {}: error {}", file_.native(), errno);
     }

@@ -1,19 +1,21 @@
-// A lock file per worker core, so that two runtimes of a user never poll on one core (D31).
+// A lock file per worker core, so that two runtimes of one user never poll on the same core (D31).
 //
-// The file is "pollcore-core-N.lock" in a directory that only its owner may write (lock_directory.hpp). Only the owner
-// may open the file: a process that has it open can lock it, and so keep the next runtime from starting. While it is
-// locked (flock(2)) it says in one line who holds it: "PID PROGRAM WORKER". The lock counts, not the file: the kernel
-// drops the lock when its owner dies, however that happens, so nothing stale ever has to be cleaned up.
+// The file is "pollcore-core-N.lock" in a directory that only its owner may write (lock_directory.hpp). Only its owner
+// may open the file: any process that has the file open can lock it, and so keep the next runtime from starting. While
+// the file is locked (flock(2)), it contains one line that names the holder: "PID PROGRAM WORKER". A core is taken if
+// the file is locked, not if the file exists. The kernel drops the lock when the holder dies in any way, so nobody has
+// to clean up stale files.
 //
-// The file stays in place when the lock is given up. If it were unlinked, a core could get two owners: a process that
-// has the old file open and waits would get the lock of a file without a name, and another one would create the file
-// anew and lock that.
+// The file stays when the lock is released. If the file were unlinked, two processes could hold one core: the first has
+// the old file open and locks it, although it has no name any more; the second creates a new file of that name and
+// locks the new file.
 //
-// A child that the owner forks has copies of the descriptor and of the object. The copied object gives nothing up.
+// A forked child has copies of the descriptor and of the object. Destroying the copy of the object does not release the
+// lock.
 //
-// Thread safety: none; the thread that makes the runtime, and then the one that stops it.
-// Invariants: between construction and destruction the name in the directory is the file that is locked,
-// unless somebody removes it by hand.
+// Thread safety: one thread at a time: first the thread that makes the runtime, later the thread that stops it.
+// Invariants: from construction to destruction the name in the directory leads to the locked file, unless somebody
+// removes the file by hand.
 #pragma once
 
 #include <sys/types.h>
@@ -33,8 +35,8 @@ namespace pollcore {
 
 class CoreLock {
 public:
-    /// Throws pollcore::Error: EBUSY, naming the owner, when the core is taken (also within this process); EPERM when
-    /// other users may open the file; else the error of the file (EACCES, ...).
+    /// Throws pollcore::Error: EBUSY, naming the owner, if another runtime has the core, even one of this process;
+    /// EPERM if other users may open the file; otherwise the error of the file operation (EACCES, ...).
     CoreLock(const LockDirectory& directory, std::uint32_t core, std::string_view worker);
     CoreLock(CoreLock&&) noexcept = default;
     CoreLock& operator=(CoreLock&& other) noexcept;

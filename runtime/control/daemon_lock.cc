@@ -16,8 +16,8 @@ namespace {
 
 constexpr mode_t kOthersMayWrite = S_IWGRP | S_IWOTH;
 
-// A line is "1: FLOCK  ADVISORY  WRITE 11300 fe:00:1114861 0 EOF" (proc_locks(5)). A process that waits for a lock has
-// a line with "->" before FLOCK.
+// A line is "1: FLOCK  ADVISORY  WRITE 11300 fe:00:1114861 0 EOF" (proc_locks(5)). For a process that waits for a lock,
+// there is a line with "->" before FLOCK, which is skipped here.
 std::optional<pid_t> holder_of(const struct stat& file) {
     const std::string wanted = fmt::format("{:02x}:{:02x}:{}", major(file.st_dev), minor(file.st_dev), file.st_ino);
     std::ifstream locks("/proc/locks");
@@ -46,7 +46,7 @@ std::optional<DaemonLock> find_daemon_lock(const std::filesystem::path& director
     if (::lstat(directory.c_str(), &of_directory) != 0 || ::lstat(file.c_str(), &of_file) != 0) {
         return std::nullopt;
     }
-    // Where others can open or replace the file, a lock is no proof of who holds it.
+    // If other users can open or replace the file, the lock does not prove who holds it.
     const bool only_its_owner = S_ISDIR(of_directory.st_mode) && (of_directory.st_mode & kOthersMayWrite) == 0 &&
                                 S_ISREG(of_file.st_mode) && of_file.st_uid == of_directory.st_uid &&
                                 (of_file.st_mode & (S_IRWXG | S_IRWXO)) == 0;

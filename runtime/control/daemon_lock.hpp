@@ -1,10 +1,10 @@
 // The daemon's core locks, as processes of other users see them.
 //
-// Nobody else may open the daemon's lock files: a process that can open a file can lock it. The kernel lists all locks
-// in /proc/locks by device and inode, and everybody may look up the inode of a lock file. A lock found there is proof:
-// only the directory's owner can have locked the file.
+// Other users may not open the daemon's lock files, because a process that can open a file can lock it. They read
+// /proc/locks instead: it lists all locks by device and inode, and everybody may look up the inode of a lock file. An
+// entry there proves that the core is taken: only the directory's owner can have locked the file.
 //
-// Thread safety: a pure function of the file system.
+// Thread safety: any thread. The function keeps no state.
 #pragma once
 
 #include <sys/types.h>
@@ -21,8 +21,8 @@ struct DaemonLock {
     uid_t user = 0;     ///< the owner of the file
 };
 
-/// The lock of a core in the daemon's directory, while a process holds it. Returns nothing, too, if this process cannot
-/// see the lock: /proc is hidden, the holder is in another PID namespace, or the file system numbers its devices
+/// Returns the lock of a core in the daemon's directory, if a process holds it. Also returns nothing if this process
+/// cannot see the lock: /proc is hidden, the holder is in another PID namespace, or the file system numbers its devices
 /// differently (btrfs).
 [[nodiscard]] std::optional<DaemonLock> find_daemon_lock(const std::filesystem::path& directory, std::uint32_t core);
 

@@ -30,14 +30,15 @@ namespace {
 
 constexpr std::size_t kThreadNameMax = 15;  // pthread_setname_np(3)
 
-// Bytes that the runtimes of this process hold, and that they may hold: the first runtime's memory.size.
+// Bytes that the runtimes of this process have, and may have at most. The limit is memory.size of the first runtime; 0:
+// no limit.
 std::atomic<std::uint64_t> memory_used{0};
 std::atomic<std::uint64_t> memory_limit{0};
 
 std::vector<int> allowed_cpus() {
     cpu_set_t set;
     CPU_ZERO(&set);
-    // The CPUs of the process's main thread, since the program may have pinned the calling one.
+    // Ask for the CPUs of the process's main thread, because the program may have pinned the calling thread.
     sched_getaffinity(getpid(), sizeof(set), &set);
     std::vector<int> cpus;
     for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
@@ -64,7 +65,7 @@ void set_affinity(pthread_t thread, const std::vector<int>& cpus) {
 std::uint64_t free_hugepage_bytes() {
     namespace fs = std::filesystem;
     std::uint64_t bytes = 0;
-    std::error_code ignored;  // a kernel without hugepages has no such directory, and none free
+    std::error_code ignored;  // a kernel without hugepages does not have this directory
     for (const auto& entry : fs::directory_iterator("/sys/kernel/mm/hugepages", ignored)) {
         const std::string name = entry.path().filename();  // hugepages-2048kB
         std::uint64_t free = 0;
@@ -74,7 +75,8 @@ std::uint64_t free_hugepage_bytes() {
     return bytes;
 }
 
-// Without hugepages EAL takes its whole heap at once. With hugepages the heap grows as needed.
+// Without hugepages EAL allocates its whole heap at once, so it gets the size (-m). With hugepages the heap grows as
+// needed.
 std::vector<std::string> eal_arguments(const MemoryConfig& memory, const std::vector<std::uint32_t>& worker_cores,
                                        bool hugepages) {
     std::vector<std::string> lcores;
@@ -96,7 +98,7 @@ std::vector<std::string> eal_arguments(const MemoryConfig& memory, const std::ve
     if (hugepages) {
         arguments.emplace_back("--in-memory");
     } else {
-        // --no-huge fails together with --in-memory, and leaves files behind without --no-shconf (H19).
+        // --no-huge does not work together with --in-memory. Without --no-shconf it leaves files behind (H19).
         arguments.insert(arguments.end(), {"--no-huge", "--no-shconf", "-m",
                                            std::to_string(std::max<std::uint64_t>(memory.size >> 20, 1))});
     }
@@ -125,8 +127,8 @@ EalState set_up(const MemoryConfig& memory, const std::vector<std::uint32_t>& wo
     for (std::string& argument : arguments) {
         argv.push_back(argument.data());
     }
-    // From a thread of its own: rte_eal_init pins the calling thread, and the threads that it starts inherit the
-    // caller's CPUs (H18).
+    // rte_eal_init() is called in a temporary thread: it pins the thread that calls it, and the threads that it starts
+    // inherit that thread's CPUs (H18).
     int result = 0;
     int error = 0;
     const EalDirectory directory;
@@ -146,11 +148,11 @@ EalState set_up(const MemoryConfig& memory, const std::vector<std::uint32_t>& wo
 const EalState& ensure_eal(const MemoryConfig& memory, const std::vector<std::uint32_t>& worker_cores) {
     static std::mutex mutex;
     static EalState state;
-    static pid_t process = 0;  // the process that set it up
+    static pid_t process = 0;  // the process that has set EAL up
     const std::lock_guard lock(mutex);
     if (process != 0 && process != ::getpid()) {
-        // Parent and child share the heap's memory, but each has its own record of what is free. EAL's threads exist
-        // only in the parent.
+        // Parent and child share the memory of the heap, but each has its own list of free memory. And EAL's threads
+        // exist only in the parent.
         throw Error(EPERM,
                     "this is a forked child of a process that had a Runtime, whose EAL is of no use here: exec() "
                     "first. An Attachment "
@@ -186,7 +188,8 @@ std::vector<int> helper_cpus(const std::vector<std::uint32_t>& worker_cores) {
         });
         return free;
     };
-    // Best: CPUs that the program runs on. Second: other CPUs that its cpuset allows. Last: the workers' CPUs.
+    // The first choice are CPUs that the program runs on, without the workers' cores. The second are other CPUs that
+    // the cpuset allows, without the workers' cores. The last are all CPUs that the program runs on.
     std::vector<int> free = without_workers(all);
     if (free.empty()) {
         const std::set<std::uint32_t> allowed = config::Cpus::of_this_process().allowed;
@@ -200,7 +203,7 @@ void become_helper(const std::string& name, const std::vector<int>& cpus) noexce
     try {
         set_affinity(pthread_self(), cpus);
     } catch (const std::exception&) {
-        // The process has lost these CPUs since they were looked up. The thread stays where it is.
+        // Meanwhile the process has lost these CPUs. The thread stays where it is.
     }
 }
 
@@ -212,10 +215,10 @@ void CoreThread::start(const std::string& name, std::uint32_t core, std::functio
     body_ = [this, &running, inner = std::move(body), comm = name.substr(0, kThreadNameMax)] {
         thread_id_ = gettid();
         pthread_setname_np(pthread_self(), comm.c_str());
-        running.count_down();  // from here on the caller's latch may be gone
+        running.count_down();  // start() may return now, and then the latch is gone
         inner();
-        // Release: pairs with the acquire in join(), which then sees what the body wrote. EAL promises no
-        // synchronisation of its own.
+        // Release: pairs with the acquire in join(), so that the thread that joins sees everything that the body wrote.
+        // EAL itself promises no synchronisation.
         ended_.store(true, std::memory_order_release);
     };
     const auto lcore_cpus = core < RTE_MAX_LCORE ? rte_lcore_cpuset(core) : rte_cpuset_t{};

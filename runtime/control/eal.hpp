@@ -1,10 +1,10 @@
-// DPDK's EAL, which gives pinned threads, hugepages and little else here.
+// DPDK's EAL. The runtime uses it for pinned threads and hugepages, and for little else.
 //
-// EAL can be initialised once in the life of a process (H18). So the first runtime sets it up for all later ones, and a
-// host program's own EAL is used as it is. Nothing here is a DPDK type, so that the rest of the control side compiles
-// without DPDK's headers.
+// EAL can be initialised only once in the life of a process (H18). So the first runtime sets EAL up for all later
+// runtimes of the process. If the host program has set EAL up itself, the runtime uses it as it is. This header
+// contains no DPDK types, so that the rest of the control side compiles without DPDK's headers.
 //
-// Thread safety: all functions, from any thread.
+// Thread safety: any thread may call the functions.
 #pragma once
 
 #include <atomic>
@@ -23,20 +23,21 @@ namespace pollcore {
 struct EalState {
     bool ours = false;       ///< set up by pollcore, not by the host program
     bool hugepages = false;  ///< memory comes from hugepages
-    std::string memory;      ///< in words: where memory comes from
+    std::string memory;      ///< where memory comes from, as text for reports
 };
 
-/// Sets EAL up unless it is already: no PCI scan, no files left behind, the caller's affinity unchanged.
-/// Throws Error when hugepages are required and there are none, or when EAL refuses.
+/// Sets EAL up, unless that was done before: without a PCI scan, without leaving files behind, and without changing the
+/// caller's CPU affinity. Throws Error if hugepages are required and too few are free, if EAL does not start, or in a
+/// forked child of the process that has set EAL up.
 [[nodiscard]] const EalState& ensure_eal(const MemoryConfig& memory, const std::vector<std::uint32_t>& worker_cores);
 
 /// CPUs that this process may use and no worker uses. If there are none: all CPUs that this process may use.
 [[nodiscard]] std::vector<int> helper_cpus(const std::vector<std::uint32_t>& worker_cores);
-/// Moves the calling thread to these CPUs, and names it (15 characters count).
+/// Moves the calling thread to these CPUs, and gives it this name, cut to 15 characters.
 void become_helper(const std::string& name, const std::vector<int>& cpus) noexcept;
 
-/// A thread that owns a core: the EAL lcore of that number, or, if EAL has none, a thread of our own that is pinned and
-/// registered with EAL (H20).
+/// A thread that has a core to itself. The thread is EAL's lcore of that number. If EAL has no such lcore, the thread
+/// is a new one that is pinned to the core and registered with EAL (H20).
 class CoreThread {
 public:
     CoreThread() = default;
@@ -44,11 +45,11 @@ public:
     CoreThread(const CoreThread&) = delete;
     CoreThread& operator=(const CoreThread&) = delete;
 
-    /// Runs `body` on the core, in a thread of that name; the kernel may cut the name off. Throws Error when the core
-    /// cannot be had.
+    /// Runs `body` on the core, in a thread called `name`, cut to 15 characters. Throws Error if no thread can run on
+    /// the core.
     void start(const std::string& name, std::uint32_t core, std::function<void()> body);
     void join() noexcept;
-    /// Kernel thread id, once start() has returned.
+    /// The kernel's id of the thread. Only after start().
     [[nodiscard]] int thread_id() const noexcept { return thread_id_; }
 
 private:
@@ -59,8 +60,8 @@ private:
     int thread_id_ = 0;
 };
 
-/// Zeroed, cache-line aligned memory from EAL's heap, in hugepages if it has them. `numa_node` -1: anywhere. Throws
-/// Error(ENOMEM), which says which limit to raise.
+/// Returns zeroed, cache-line aligned memory from EAL's heap, in hugepages if EAL has them. `numa_node`: the preferred
+/// node; -1: any. Throws Error(ENOMEM), whose text names the limit to raise.
 [[nodiscard]] HostMemory eal_memory(std::size_t bytes, int numa_node, const std::string& what_for);
 
 }  // namespace pollcore

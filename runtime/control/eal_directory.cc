@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::string_view kVariable = "RUNTIME_DIRECTORY=";
 
-// The environment while an EalDirectory lives. Never freed, since another thread may still be reading it. setenv(3)
-// will not do: it could free what that thread reads.
+// The environment while an EalDirectory exists. It is never freed, because another thread may still be reading it.
+// setenv(3) cannot be used, because it may free memory that another thread is reading.
 struct Environment {
     std::string entry;
     std::vector<char*> entries;
@@ -50,10 +50,10 @@ EalDirectory::~EalDirectory() {
         return;
     }
     if (environ ==
-        environment().entries.data()) {  // else somebody has changed the environment, and before_ may be gone
+        environment().entries.data()) {  // else somebody has changed the environment, and before_ may be invalid
         environ = before_;
     }
-    std::error_code ignored;  // a failure leaves an empty directory in /tmp
+    std::error_code ignored;  // after a failure, the directory stays in /tmp
     std::filesystem::remove_all(path_, ignored);
 }
 

@@ -1,10 +1,11 @@
-// Where EAL has its runtime directory while it starts.
+// A temporary runtime directory for EAL while EAL starts.
 //
-// EAL makes a directory "dpdk", which only its maker may use, in the directory that the environment variable
-// RUNTIME_DIRECTORY names. Without the variable it takes /var/run for root, and $XDG_RUNTIME_DIR or /tmp for others.
-// Then EAL may complain: /tmp/dpdk belongs to the first user, and XDG_RUNTIME_DIR may still name that of the user
-// before su(1). As we start it, EAL keeps nothing in this directory. So this class sets the variable to a directory of
-// its own, and takes both back when EAL has started.
+// The environment variable RUNTIME_DIRECTORY names a directory. In it EAL makes a subdirectory "dpdk" that only the
+// current user may use. Without the variable, EAL uses /var/run for root, and $XDG_RUNTIME_DIR or /tmp for other users.
+// There EAL may report errors: /tmp/dpdk belongs to the first user who ran EAL, and after su(1) XDG_RUNTIME_DIR may
+// still name the directory of the former user. With the arguments that pollcore passes, EAL keeps nothing in the
+// directory. So this class sets the variable to a new directory. When EAL has started, the class restores the
+// environment and removes the directory.
 #pragma once
 
 #include <string>
@@ -12,18 +13,18 @@
 
 namespace pollcore {
 
-/// Lives while EAL starts. Thread safety: other threads may read the environment meanwhile. They may not change it, as
-/// in any program with threads.
+/// Exists only while EAL starts. Thread safety: meanwhile other threads may read the environment, but must not change
+/// it.
 class EalDirectory {
 public:
-    /// Makes a directory that is this user's alone. If that fails, EAL chooses one by itself.
+    /// Makes a directory that only this user may use. If that fails, EAL chooses its directory by itself.
     EalDirectory();
     ~EalDirectory();
     EalDirectory(const EalDirectory&) = delete;
     EalDirectory& operator=(const EalDirectory&) = delete;
 
 private:
-    std::string path_;  // empty: there is none
+    std::string path_;  // empty: the directory could not be made
     char** before_ = nullptr;
 };
 

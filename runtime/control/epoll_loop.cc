@@ -16,7 +16,7 @@
 namespace pollcore {
 namespace {
 
-// How long to wait for memory to come back.
+// How long to wait after a failure, until memory may be available again.
 constexpr std::chrono::milliseconds kAgain{10};
 
 }  // namespace
@@ -50,13 +50,15 @@ void EpollLoop::stop() noexcept {
         return;
     }
     const std::uint64_t one = 1;
-    // An eventfd takes any write unless its count is at the limit. A single write cannot bring it there.
+    // This write cannot fail: an eventfd refuses a write only if its count is at the limit, and nobody else writes to
+    // this one.
     (void)!::write(wake_.get(), &one, sizeof(one));
     thread_.join();
 }
 
 void EpollLoop::arm(int fd, int operation) {
-    // One shot: the descriptor stays readable until the control thread gets to it, and that may take long.
+    // EPOLLONESHOT, because the descriptor stays readable until the control thread has run the job, and that may take
+    // long.
     epoll_event event{.events = EPOLLIN | EPOLLONESHOT, .data = {.fd = fd}};
     if (epoll_ctl(epoll_.get(), operation, fd, &event) != 0) {
         throw Error(errno, fmt::format("cannot watch descriptor {}", fd));
@@ -138,7 +140,7 @@ void EpollLoop::post_tick() noexcept {
     }
 }
 
-// Runs on the executor. Watches the descriptor again even if the job throws.
+// Runs on the executor. Afterwards the descriptor is watched again, even if the job has thrown.
 void EpollLoop::run(int fd) {
     std::shared_ptr<const std::function<void()>> job;
     {

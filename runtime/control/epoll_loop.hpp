@@ -1,4 +1,4 @@
-// An event loop on a thread of its own, which only hands jobs over.
+// An event loop in its own thread. The thread runs no jobs itself: it posts them to the executor.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ namespace pollcore {
 
 class EpollLoop final : public EventLoop {
 public:
-    /// `tick` is posted to the executor every `period`, unless the last one still waits.
+    /// Posts `tick` to the executor every `period`, unless the previous tick has not begun yet.
     EpollLoop(Executor& executor, const std::vector<int>& cpus, std::chrono::milliseconds period,
               std::function<void()> tick);
     ~EpollLoop() override;
@@ -42,7 +42,7 @@ private:
     UniqueFd epoll_;
     UniqueFd wake_;
     std::mutex mutex_;
-    // By descriptor. Shared, since a job may forget its own descriptor while it runs.
+    // By descriptor. The pointers are shared, because a running job may call forget() for its own descriptor.
     std::unordered_map<int, std::shared_ptr<const std::function<void()>>> jobs_;
     std::thread thread_;
 };

@@ -1,6 +1,6 @@
-// Waits for file descriptors and time on behalf of the control side, and never blocks on anything else.
+// Waits for file descriptors and for time, on behalf of the control side. Never blocks on anything else.
 //
-// Thread safety: watch() and forget() from the control side's jobs.
+// Thread safety: only jobs of the control side call watch() and forget().
 #pragma once
 
 #include <functional>
@@ -13,10 +13,11 @@ public:
     EventLoop(const EventLoop&) = delete;
     EventLoop& operator=(const EventLoop&) = delete;
 
-    /// Posts nothing more. Jobs posted before may still run afterwards, so the loop outlives the executor's last job.
+    /// Stops posting jobs. Jobs that were posted before may still run, so the loop must outlive the executor's last
+    /// job.
     virtual void stop() noexcept = 0;
 
-    /// Posts `job` to the executor whenever `fd` is readable, but never before the last job for `fd` has run.
+    /// Posts `job` to the executor whenever `fd` is readable, but not again before the previous job for `fd` has run.
     virtual void watch(int fd, std::function<void()> job) = 0;
     virtual void forget(int fd) noexcept = 0;
 

@@ -1,4 +1,4 @@
-// Events of devices, and reports of workers that nobody asked for.
+// Handles the events of devices, and reports that workers send without being asked.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -37,20 +37,20 @@ static_assert(kVerbsEventTypes == IBV_EVENT_WQ_FATAL + 1);
 
 }  // namespace
 
-// Every event that is taken is acknowledged (I9), but only after it was dealt with: until then its object cannot be
-// destroyed. The application is told last, so that it finds things as the event says.
+// Every event that is taken is acknowledged (I9), but only after it was handled. Until then the event's object cannot
+// be destroyed. The application is told last, when everything is as the event says.
 void RuntimeState::take_async_events(DeviceSlot& device) {
     while (device.device != nullptr) {
         std::optional<ibv_async_event> taken;
         try {
             taken = device.device->next_async_event();
         } catch (const std::bad_alloc&) {
-            return;  // the event still waits at the device
+            return;  // the device still has the event
         } catch (const Error& error) {
             if (!device.removed) {  // else the error is expected
                 log_error("asynchronous events of device \"{}\": {}", device.config.name, error.what());
             }
-            if (error.code() == std::errc::io_error) {  // the kernel has let go of the device
+            if (error.code() == std::errc::io_error) {  // the kernel has given up the device
                 loop_->forget(device.device->async_fd());
                 on_device_removed(device);
             }
@@ -62,7 +62,8 @@ void RuntimeState::take_async_events(DeviceSlot& device) {
         if (taken->event_type < counters.async_events_by_type.size()) {
             counters.async_events_by_type[taken->event_type].add();
         }
-        // Described by handles and numbers, which need no memory: an event that was taken must be dealt with.
+        // The description contains only handles and numbers, which need no memory: an event that was taken must be
+        // handled.
         const Event event = describe(*taken);
         const WorkerSlot* const whose_cq =
             taken->event_type == IBV_EVENT_CQ_ERR ? worker_of_cq(taken->element.cq) : nullptr;
@@ -77,14 +78,14 @@ void RuntimeState::take_async_events(DeviceSlot& device) {
         device.device->acknowledge(*taken);
         counters.async_events_acknowledged.add();
         if (taken->event_type == IBV_EVENT_CQ_ERR) {
-            lose_cq(taken->element.cq);  // destroys the CQ, so the event was acknowledged before
+            lose_cq(taken->element.cq);  // destroys the CQ, so the event had to be acknowledged first
         }
         tell_application(event, device, whose_cq);
     }
 }
 
-// Says what the event concerns, by the application's handles, but without the names of device and worker. Made before
-// anything is done about the event, while its object exists.
+// Describes what the event concerns, by the application's handles. The names of device and worker are added later.
+// Called before anything is done about the event, because the event's object must exist.
 Event RuntimeState::describe(const ibv_async_event& taken) const noexcept {
     Event event{.type = static_cast<EventType>(taken.event_type)};
     switch (taken.event_type) {
@@ -117,7 +118,7 @@ Event RuntimeState::describe(const ibv_async_event& taken) const noexcept {
                 }
             }
             break;
-        default:  // events of the device; of a CQ, which applications do not see; of work queues, which are not used
+        default:  // events of the device, of CQs (applications do not see CQs), and of work queues (which are not used)
             break;
     }
     return event;
@@ -137,7 +138,7 @@ void RuntimeState::on_async_event(DeviceSlot& device, const ibv_async_event& tak
     QpSlot* const qp = find_qp(event.qp);
     const std::optional<QpAndOwner> concerned = qp != nullptr ? std::optional(with_owner(*qp)) : std::nullopt;
     switch (taken.event_type) {
-        // A peer causes the first two events. They tell this side why its QP has ended.
+        // A peer causes the first two events. They say why this side's QP has failed.
         case IBV_EVENT_QP_ACCESS_ERR:
             log_of_qp(LogLevel::warning, concerned, "{}", text);
             fail_qp(taken.element.qp, Status::loc_access_err);
@@ -173,7 +174,7 @@ void RuntimeState::on_async_event(DeviceSlot& device, const ibv_async_event& tak
 }
 
 QpAndOwner RuntimeState::with_owner(const QpSlot& qp) const noexcept {
-    const auto pd = pds_.find(qp.pd);  // a lost device's domain may be gone before its queue pairs
+    const auto pd = pds_.find(qp.pd);  // after a device was lost, a domain may be gone before its queue pairs
     return {.qp_num = qp.qp_num, .client = pd != pds_.end() ? pd->second.client : 0};
 }
 
@@ -196,7 +197,7 @@ void RuntimeState::log_line_of_qp(LogLevel level, const std::optional<QpAndOwner
     }
 }
 
-// Adds the names of device and worker. An event that there is no memory for is lost, like one that finds the queue
+// Adds the names of device and worker. If there is no memory for the event, the event is lost, as it is if the queue is
 // full.
 void RuntimeState::tell_application(Event event, const DeviceSlot& device, const WorkerSlot* worker) noexcept {
     try {
@@ -221,13 +222,13 @@ void RuntimeState::tell_application(Event event, const DeviceSlot& device, const
 
 void RuntimeState::on_device_removed(DeviceSlot& device) {
     lose_device(device);
-    if (!std::exchange(device.removed, true)) {  // each of its connections may say so
+    if (!std::exchange(device.removed, true)) {  // each of the device's connections may report the removal
         tell_application({.type = EventType::device_removed}, device);
     }
 }
 
-// Nothing more comes from the device, so nobody waits for it. Its queue pairs stay in error until they are closed. Its
-// shared receive queues and address handles stay, too. Workers, sessions and the other devices go on.
+// Nothing more comes from a lost device, so nobody waits for the device. Its queue pairs stay in error until they are
+// closed. Its shared receive queues and address handles stay, too. Workers, sessions and the other devices go on.
 void RuntimeState::lose_device(DeviceSlot& device) {
     if (device.lost) {
         return;  // reported twice
@@ -259,8 +260,9 @@ void RuntimeState::lose_device(DeviceSlot& device) {
     lose_cqs_here(device);
 }
 
-// A CQ that can make no more events would keep its worker awake. CQs without queues are removed. The worker leaves the
-// others alone until their last queue pair is closed. A CQ goes on if the provider did not destroy one of its QPs.
+// A CQ that raises no more events would keep its worker awake. So CQs without queues are removed. The worker does not
+// touch CQs with queues until their last queue pair is closed. But if the provider did not destroy one of a CQ's QPs,
+// the CQ stays in use.
 void RuntimeState::lose_cqs_here(const DeviceSlot& device) {
     for (const auto& worker : workers_) {
         for (std::uint32_t i = 0; i < worker->cqs.size(); ++i) {
@@ -282,8 +284,8 @@ void RuntimeState::lose_cqs_here(const DeviceSlot& device) {
     }
 }
 
-// Called after an EIO: the device may be lost although its event was not taken yet. Then this function loses all its
-// QPs.
+// Returns whether the device is lost. Called after the error EIO, because the event that reports the loss may not have
+// been taken yet. If the device turns out to be lost, this function calls lose_device().
 bool RuntimeState::lost_meanwhile(DeviceSlot& device) {
     if (!device.lost) {
         try {
@@ -303,7 +305,8 @@ void RuntimeState::lose_qp_here(QpSlot& qp) {
     worker.park(qp.handle);
     worker.unpark(qp.handle, QpState::error, Status::device_removed);
     qp.state = QpState::error;
-    // No flush will come. But completions in the CQs are good, and some providers drop them when the QP is destroyed.
+    // No flush will come. But the completions in the CQs are valid, and some providers remove them when the QP is
+    // destroyed. So the worker takes them before.
     (void)worker.retire(qp.handle, 0, std::chrono::milliseconds(0));
     worker.park(qp.handle);
     destroy_verbs_qp(qp, Status::device_removed);
@@ -311,7 +314,7 @@ void RuntimeState::lose_qp_here(QpSlot& qp) {
     worker.ignore(qp.retire_command);
 }
 
-// An overrun CQ has lost completions, even if it can still be polled.
+// Replaces an overrun CQ: it has lost completions, even if it can still be polled.
 void RuntimeState::lose_cq(const ibv_cq* verbs_cq) {
     for (const auto& worker : workers_) {
         for (std::uint32_t i = 0; i < worker->cqs.size(); ++i) {
@@ -326,7 +329,7 @@ void RuntimeState::lose_cq(const ibv_cq* verbs_cq) {
 void RuntimeState::fail_qp(const ibv_qp* verbs_qp, Status cause) {
     for (const auto& qp : qps_) {
         if (qp != nullptr && qp->qp.get() == verbs_qp) {
-            // The device has moved the QP to ERR. This tells the worker, if no completion has done so yet.
+            // The device has moved the QP to ERR. The worker may not know, so tell it.
             workers_[qp->worker]->proxy->park(qp->handle);
             workers_[qp->worker]->proxy->unpark(qp->handle, QpState::error, cause);
             qp->state = QpState::error;
@@ -342,8 +345,8 @@ void RuntimeState::take_worker_reports() {
         for (const Answer& said : worker->proxy->take_unasked()) {
             try {
                 if (said.kind == AnswerKind::cq_failed) {
-                    // The device may have reported the CQ before, another CQ may have its index by now, and after a
-                    // stop there are no CQs (D46).
+                    // Check that this CQ still has to be replaced: the device may have reported it before, another CQ
+                    // may have its index by now, and after a stop there are no CQs (D46).
                     const CqSlot* cq = said.index < worker->cqs.size() ? worker->cqs[said.index].get() : nullptr;
                     if (cq != nullptr && cq->end->options().id == said.object_id && !cq->failed) {
                         const DeviceSlot& device = *devices_[cq->device];
@@ -369,12 +372,12 @@ void RuntimeState::take_worker_reports() {
     }
 }
 
-// A CQ failed for good, and nothing more comes out of it. So its queue pairs are destroyed, which lets the runtime
-// complete what they had in flight. New queue pairs get another CQ (D46).
+// The CQ has failed, and returns no more completions. So its queue pairs are destroyed; after that the runtime can
+// complete their work in flight. New queue pairs get another CQ (D46).
 void RuntimeState::replace_cq(WorkerSlot& worker, std::uint32_t index) {
     CqSlot* cq = worker.cqs[index].get();
     if (cq == nullptr || cq->failed) {
-        return;  // reported twice, by the device and by the worker
+        return;  // reported before: both the device and the worker may report a CQ
     }
     cq->failed = true;
     counters.failed_cqs.add();

@@ -16,8 +16,8 @@
 
 namespace pollcore {
 
-/// A reference to a job that its caller owns and waits for. A std::function would allocate, and a job that ends
-/// something must not fail for want of memory (D29).
+/// Refers to a job that the caller owns and waits for. A std::function may allocate, but a job that ends an object must
+/// not fail for lack of memory (D29).
 class JobRef {
 public:
     template <class F>
@@ -34,8 +34,8 @@ class Executor {
 public:
     /// How long a caller waits for its job to begin.
     enum class Patience : std::uint8_t {
-        limited,    ///< as long as the executor may hang
-        unlimited,  ///< for a job that ends something: nobody could do it later, and its memory may be freed next
+        limited,    ///< up to the executor's hang limit
+        unlimited,  ///< for a job that ends an object: the caller cannot try again later, and may free the memory next
     };
 
     /// Runs the jobs that were posted before, then ends.
@@ -43,10 +43,10 @@ public:
     Executor(const Executor&) = delete;
     Executor& operator=(const Executor&) = delete;
 
-    /// Runs `job` on the executor and waits for its result or exception. Allocates nothing. From within a job, `job`
-    /// runs at once. With limited patience, throws Error(EAGAIN) when too many jobs wait already, and Error(ETIMEDOUT)
-    /// when the job has not begun in time; the job is not carried out then. A job that has begun is waited for to its
-    /// end, since it uses its caller's stack.
+    /// Runs `job` on the executor and waits for it. Returns its result, or throws its exception. Allocates nothing. If
+    /// the caller is itself a job, `job` runs at once. With limited patience, run() throws Error(EAGAIN) if too many
+    /// jobs wait already, and Error(ETIMEDOUT) if `job` has not begun in time; in both cases `job` will not run. If
+    /// `job` has begun, run() waits until it ends, because `job` uses the caller's stack.
     template <class F>
     auto run(F&& job, Patience patience = Patience::limited) -> std::invoke_result_t<F> {
         using Result = std::invoke_result_t<F>;
@@ -75,14 +75,15 @@ public:
         }
     }
 
-    /// Posts without waiting and without a limit on the number of jobs: for a loop that posts each of its few jobs
-    /// again only after it has run. An exception of the job is logged. Throws std::bad_alloc; then nothing was posted.
+    /// Posts `job` and does not wait for it. The number of posted jobs is not limited, so this is for a loop that has
+    /// few jobs and posts each again only after that job has run. An exception of the job is logged. If post_always()
+    /// throws std::bad_alloc, nothing was posted.
     virtual void post_always(std::function<void()> job) = 0;
 
-    /// In nanoseconds of the platform's clock. Each job begins it anew. If the thread is idle, it begins when a job is
-    /// posted (D33).
+    /// Its times are in nanoseconds of the platform's clock. The heartbeat begins anew with each job. If the thread is
+    /// idle, it begins anew when a job is posted (D33).
     [[nodiscard]] const Heartbeat& heartbeat() const noexcept { return heartbeat_; }
-    /// From a job that waits in small steps and within a time limit, and so does not hang.
+    /// Begins the heartbeat anew. For a job that waits in small steps within a time limit, and so does not hang.
     void beat(std::uint64_t now) noexcept { heartbeat_.begin(now); }
 
 protected:
@@ -91,9 +92,9 @@ protected:
     Heartbeat heartbeat_;
 
 private:
-    /// Whether the caller is one of the jobs.
+    /// Whether the calling code runs in a job.
     [[nodiscard]] virtual bool is_here() const noexcept = 0;
-    /// Runs `job`, which does not throw, and returns when it has run. Throws when it will not run.
+    /// Returns after `job` has run, or throws if `job` will not run. `job` itself does not throw.
     virtual void perform(JobRef job, Patience patience) = 0;
 };
 

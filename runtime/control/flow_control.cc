@@ -1,5 +1,5 @@
-// Flow control of queue pairs: the memory that a peer writes its grants to, and the end of a queue pair whose peer
-// lies.
+// Flow control of queue pairs: the memory to which a peer writes its grants, and the end of a queue pair whose peer
+// breaks the rules.
 #include <algorithm>
 #include <limits>
 #include <new>
@@ -37,7 +37,8 @@ std::string_view text_of(FlowFault fault) {
 
 }  // namespace
 
-// Each queue pair has a region of its own, so that a peer reaches its own control block and no other.
+// Each queue pair has a memory region of its own, so that a peer can only write to the control block of its own
+// connection.
 void RuntimeState::add_flow_control(const QpSpec& spec, QpSlot& qp, std::uint32_t send_depth) {
     if (spec.type != QpType::rc) {
         throw Error(EINVAL, "flow control needs a reliable connection (QpType::rc)");
@@ -58,7 +59,7 @@ void RuntimeState::add_flow_control(const QpSpec& spec, QpSlot& qp, std::uint32_
     qp.control_mr = UniqueMr(
         device.register_memory(pd, block, sizeof(ControlBlock), at, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE),
         {&device});
-    // Receives that the application posts itself may have any length.
+    // If the application posts the receives itself, they may have any length.
     const PoolSlot* pool = qp.srq != nullptr ? qp.srq->pool.pool : qp.pool.pool;
     const std::uint32_t slots =
         std::max(slots_for_sges(std::max(spec.sges_max, 1u)), slots_for_inline(spec.inline_max));
@@ -94,9 +95,9 @@ FlowBlock RuntimeState::flow_block_of(const QpSlot& qp) noexcept {
 
 void RuntimeState::start_flow_here(QpSlot& qp, const FlowBlock& peer) {
     require_same_flow(qp, peer.kind);
-    if (peer.kind != FlowControl::off && qp.qp != nullptr) {  // else its device was lost meanwhile
-        // Asked in RTS. Only there does a provider say that it keeps writes in order, and only there does the QP have
-        // the limits that both ends agreed on.
+    if (peer.kind != FlowControl::off && qp.qp != nullptr) {  // else the device was lost meanwhile
+        // The QP is in RTS. Only in RTS does a provider say that it keeps writes in order, and only in RTS does the QP
+        // have the limits on which both ends agreed.
         Device& device = *devices_[qp.device]->device;
         const ibv_qp_attr attr = device.query(qp.qp.get(), IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC);
         workers_[qp.worker]->proxy->start_flow(qp.handle, {.peer_addr = peer.addr,
@@ -115,12 +116,12 @@ void RuntimeState::require_same_flow(const QpSlot& qp, FlowControl peer) {
     }
 }
 
-// The worker posts nothing more; the device flushes what was posted.
+// Moves the queue pair to ERR: the worker posts nothing more, and the device flushes the posted work.
 void RuntimeState::fail_flow_here(const WorkerSlot& worker, std::uint32_t index, std::uint16_t generation,
                                   FlowFault fault) {
     QpSlot* qp = find_qp({static_cast<std::uint16_t>(index), generation});
     if (qp == nullptr || workers_[qp->worker].get() != &worker || qp->qp == nullptr) {
-        return;  // it was closed or reset meanwhile
+        return;  // the queue pair was closed or reset meanwhile, or has lost its device
     }
     log_of_qp(LogLevel::error, with_owner(*qp), "{}{}",
               is_own(fault) ? "" : "its peer broke the agreement on flow control: ", text_of(fault));

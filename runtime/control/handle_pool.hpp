@@ -1,6 +1,6 @@
-// Handles of one kind: which places are free, and which generation each place gets next.
+// Hands out the handles of one kind. Knows which places (indices) are free, and the generation of each place.
 //
-// Thread safety: the control thread's.
+// Thread safety: only the control thread.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ class HandlePool {
 public:
     explicit HandlePool(std::uint32_t most) : most_(most) {}
 
-    /// Returns nothing when all are taken. The place that was given back first is used again first.
+    /// Returns nothing if all places are taken. Reuses the place that has been free for the longest time.
     [[nodiscard]] std::optional<H> take() {
         H handle;
         if (first_free_ != kNone) {

@@ -52,7 +52,7 @@ std::map<std::uint32_t, HeldCore> hold_cores(const Config& config, const std::fi
                                                                   : LockDirectory(config.lock_directory);
     for (const WorkerConfig& worker : config.workers) {
         CoreLock lock(directory, worker.core, worker.name);
-        if (lock.file().parent_path() != of_daemon) {  // else this process has taken the daemon's lock itself
+        if (lock.file().parent_path() != of_daemon) {  // else this process has itself taken the daemon's lock
             refuse_core_of_daemon(worker, of_daemon, lock);
         }
         held.emplace(worker.core, HeldCore{.lock = std::move(lock), .claim = claim_core(worker)});

@@ -1,9 +1,9 @@
-// The cores of a runtime's workers, held against other runtimes.
+// Reserves the cores of a runtime's workers against other runtimes.
 //
-// The lock gives a core to one runtime of a user. The daemon's lock excludes runtimes of other users, too. A claim of
-// another user's process only makes a warning in the log: else any user could keep a daemon from starting (D31).
+// A core's lock admits only one runtime of a user. A lock of the daemon also excludes runtimes of other users. A claim
+// by another process only causes a warning in the log: otherwise any user could keep a daemon from starting (D31).
 //
-// Thread safety: none; the thread that makes the runtime, and then the one that stops it.
+// Thread safety: one thread at a time: first the thread that makes the runtime, later the thread that stops it.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,12 @@ namespace pollcore {
 
 struct HeldCore {
     CoreLock lock;
-    std::optional<CoreClaim> claim;  ///< nothing: the kernel gave no socket; the log says so
+    std::optional<CoreClaim> claim;  ///< nothing: the kernel provided no socket, which was logged
 };
 
-/// The held cores, by core; none when the configuration shares its cores. Throws Error: EBUSY, naming the owner, when a
-/// core is taken; else the error of the lock's directory or file.
+/// Locks and claims the workers' cores, and returns them by core number. Returns nothing if the configuration shares
+/// its cores. Throws Error: EBUSY, naming the owner, if another runtime has a core; otherwise the error of the lock
+/// directory or lock file.
 [[nodiscard]] std::map<std::uint32_t, HeldCore> hold_cores(
     const Config& config, const std::filesystem::path& of_daemon = kDaemonLockDirectory);
 

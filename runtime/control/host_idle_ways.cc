@@ -16,13 +16,13 @@ namespace pollcore {
 namespace {
 
 constexpr std::chrono::nanoseconds kRest{1'000};
-// How long to watch a line. A command comes by another line, so it may wait as long.
+// How long to watch one cache line. A command comes in another line, so a command may have to wait for this time.
 constexpr std::chrono::nanoseconds kWatch{20'000};
 
 #if defined(__x86_64__)
 
-// The lighter of the two states: the CPU leaves it sooner (Intel SDM, TPAUSE and UMWAIT). We use the compiler's
-// intrinsics, since EAL's interface to these instructions may still change (D34).
+// C0.1, the lighter of the two states: the CPU wakes up faster (Intel SDM, TPAUSE and UMWAIT). We use the compiler's
+// intrinsics, because EAL's interface to these instructions may still change (D34).
 constexpr unsigned kC01 = 1;
 
 [[gnu::target("waitpkg")]] void rest_until(std::uint64_t cycles) noexcept {
@@ -31,7 +31,7 @@ constexpr unsigned kC01 = 1;
 
 [[gnu::target("waitpkg")]] void watch_until(const RingConsumer<WorkRequest>& source, std::uint64_t cycles) noexcept {
     _umonitor(const_cast<std::uint8_t*>(source.next_lap()));
-    if (!source.ready()) {  // else it was written before the line was watched
+    if (!source.ready()) {  // else a request was written before the watch began
         (void)_umwait(kC01, cycles);
     }
 }

@@ -1,4 +1,4 @@
-// How a thread of this machine waits.
+// How a worker waits on a real machine.
 #pragma once
 
 #include "worker/run.hpp"
@@ -7,7 +7,7 @@ namespace pollcore {
 
 class HostIdleWays final : public IdleWays {
 public:
-    /// TPAUSE, or UMWAIT if there is one line to watch (H23). Only on CPUs that have these instructions.
+    /// Uses TPAUSE, or UMWAIT if there is only one cache line to watch (H23). The CPU must have these instructions.
     void monitor(const RingConsumer<WorkRequest>* only_source) noexcept override;
     void yield() noexcept override;
     void wait(std::span<pollfd> fds, std::uint64_t deadline_ns, std::uint64_t most_ns) noexcept override;

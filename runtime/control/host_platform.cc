@@ -25,7 +25,7 @@ namespace {
 
 class PinnedWorker final : public WorkerThread {
 public:
-    /// Holds the core until the thread has ended. `core` empty: the core is shared.
+    /// Holds `core` until the thread has ended. Empty: the core is shared with other runtimes, and is not held.
     PinnedWorker(const WorkerConfig& config, Worker& worker, std::optional<HeldCore> core)
         : worker_(worker), core_(std::move(core)) {
         thread_.start("pollcore-" + config.name, config.core, [this, idle = config.idle] {
@@ -57,10 +57,10 @@ private:
 class HostPlatform final : public Platform {
 public:
     void prepare(const Config& config, RuntimeReport& report) override {
-        // The cores come first: a runtime that is refused has then taken nothing else.
+        // The cores come first: if a core is refused, the runtime has taken nothing else yet.
         held_ = hold_cores(config);
         hang_limit_ = config.hang_limit;
-        (void)cycles_per_ns();  // measured now, not in the middle of a drain
+        (void)cycles_per_ns();  // measure the clock now, and not later in the middle of a drain
         std::vector<std::uint32_t> cores;
         for (const WorkerConfig& worker : config.workers) {
             cores.push_back(worker.core);
@@ -106,9 +106,10 @@ public:
 
 private:
     std::vector<int> helper_cpus_;
-    std::map<std::uint32_t, HeldCore> held_;  // until their workers start
+    std::map<std::uint32_t, HeldCore> held_;  // cores whose workers have not started yet
     std::chrono::milliseconds hang_limit_{0};
-    std::optional<LogWriter> log_writer_;  // so that the control thread does not wait for the reader of stderr
+    // Writes the log, so that the control thread does not wait for the reader of stderr.
+    std::optional<LogWriter> log_writer_;
     std::random_device random_;
 };
 

@@ -22,8 +22,8 @@ struct SystemCall {
     std::string_view name;
 };
 
-// System calls in which a thread of this runtime, or a provider's code on it, may hang. Some architectures lack some of
-// them.
+// System calls in which a thread of this runtime, or a provider's code in such a thread, may hang. Not every
+// architecture has all of them.
 constexpr SystemCall kSystemCalls[] = {
     {SYS_read, "read"},
     {SYS_write, "write"},
@@ -70,7 +70,7 @@ std::string_view name_of(long number) noexcept {
     return "of this number";
 }
 
-// If it returns nothing, errno says why.
+// Returns nothing if the file cannot be read; errno then says why.
 std::optional<std::string> read_task_file(int thread_id, const char* file) {
     const UniqueFd fd(::open(fmt::format("/proc/self/task/{}/{}", thread_id, file).c_str(), O_RDONLY | O_CLOEXEC));
     std::string text(256, '\0');
@@ -93,12 +93,12 @@ std::string kernel_place(int thread_id) {
     long number = -1;
     const auto parsed = std::from_chars(call->data(), call->data() + call->size(), number);
     if (parsed.ec != std::errc()) {
-        return "while it runs on a core";  // the file says "running", and no more
+        return "while it runs on a core";  // the file contains only "running"
     }
     const std::string where =
         number < 0 ? "outside of system calls" : fmt::format("in the system call {} ({})", name_of(number), number);
     const std::optional<std::string> channel = read_task_file(thread_id, "wchan");
-    // "0", or nothing: the thread does not wait, or this kernel does not say where.
+    // If the file is empty or contains "0", the thread does not wait, or this kernel does not say where.
     return channel && !channel->empty() && *channel != "0" ? fmt::format("{}, in the kernel's {}", where, *channel)
                                                            : where;
 }

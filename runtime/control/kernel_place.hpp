@@ -1,6 +1,6 @@
 // What a thread of this process does inside the kernel (proc_pid_syscall(5), proc_pid_wchan(5)).
 //
-// Thread safety: any thread. It reads files of /proc and waits for nothing else.
+// Thread safety: any thread. The function reads files of /proc and waits for nothing else.
 #pragma once
 
 #include <string>

@@ -16,7 +16,7 @@
 namespace pollcore {
 namespace {
 
-// Everybody may see that a lock is there (daemon_lock.hpp). Only the owner makes or removes one.
+// Everybody may look up the lock files (daemon_lock.hpp). Only the owner may make or remove them.
 constexpr mode_t kDirectoryMode = 0755;
 
 struct Unusable {
@@ -29,7 +29,8 @@ Unusable by_errno(const char* call) {
     return {error, fmt::format("{}: {}", call, std::generic_category().message(error))};
 }
 
-// Returns why others could write in the directory. Nothing: only this user can, or, with `roots_will_do`, root.
+// Returns why other users could write to the directory. Returns nothing if the directory belongs to this user, or to
+// root with `roots_will_do`, and nobody else may write to it.
 std::optional<Unusable> writable_by_others(int fd, bool roots_will_do) {
     struct stat status {};
     if (::fstat(fd, &status) != 0) {
@@ -46,13 +47,14 @@ std::optional<Unusable> writable_by_others(int fd, bool roots_will_do) {
     return std::nullopt;
 }
 
-// Opens the candidate as `fd`, and makes it if it is missing. Returns why it cannot be used. Nothing: it can.
+// Opens the candidate as `fd`, and makes the directory if it is missing. Returns why the candidate cannot be used, or
+// nothing if it can.
 std::optional<Unusable> take_candidate(const std::filesystem::path& path, UniqueFd& fd) {
     const bool made = ::mkdir(path.c_str(), kDirectoryMode) == 0;
     if (!made && errno != EEXIST) {
         return by_errno("mkdir");
     }
-    // O_NOFOLLOW: in /tmp the name may be a symbolic link that somebody else has put there.
+    // O_NOFOLLOW, because in /tmp the name may be another user's symbolic link.
     fd.reset(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (!fd.valid()) {
         return by_errno("open");
@@ -60,7 +62,7 @@ std::optional<Unusable> take_candidate(const std::filesystem::path& path, Unique
     if (auto unusable = writable_by_others(fd.get(), false)) {
         return unusable;
     }
-    // The umask may have narrowed the mode.
+    // Set the mode again, because the umask may have removed bits.
     if (made && ::fchmod(fd.get(), kDirectoryMode) != 0) {
         return by_errno("fchmod");
     }

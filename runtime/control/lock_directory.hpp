@@ -1,9 +1,9 @@
-// The directory that core locks lie in.
+// The directory of the core locks.
 //
-// A user who may write in this directory can take a lock away from its owner, or hold it for ever. So each user has a
-// directory of their own. A directory that other users may write in is refused, even a sticky one like /tmp.
+// A user who may write to the directory can take a lock away from its owner, or hold a lock for ever. So each user has
+// a directory of their own. A directory that other users may write to is refused, even a sticky one like /tmp.
 //
-// Thread safety: none; the thread that makes the runtime.
+// Thread safety: none. Only the thread that makes the runtime uses this class.
 #pragma once
 
 #include <sys/types.h>
@@ -15,22 +15,23 @@
 
 namespace pollcore {
 
-/// Only root can make it; root or the service manager gives it to the daemon's user.
+/// Only root can make this directory. Root or the service manager then gives it to the daemon's user.
 inline constexpr const char* kDaemonLockDirectory = "/run/pollcore";
 
-/// Where a user's locks may lie, the best place first. No environment variable has a say: all processes of a user must
-/// find the same directory. Anybody can take the name in /tmp first, so a daemon uses one of the other two, or a
-/// configured directory.
+/// The directories that may hold a user's locks, the best one first. They depend on no environment variable, because
+/// all processes of a user must find the same directory. Anybody can make the directory in /tmp before its user does.
+/// So a daemon uses one of the other two, or a configured directory.
 [[nodiscard]] std::vector<std::filesystem::path> usual_lock_directories(uid_t user);
 
-/// Holds the directory open, so that it stays the directory that was checked.
+/// Keeps the directory open, so that locks are made in the directory that was checked.
 class LockDirectory {
 public:
-    /// A directory that exists, and that only this user or root may write in. Throws Error: it does not exist (ENOENT,
-    /// ENOTDIR), or others may write in it (EPERM).
+    /// Opens an existing directory that only this user or root may write to. Throws Error if the directory does not
+    /// exist (ENOENT, ENOTDIR), or if other users may write to it (EPERM).
     explicit LockDirectory(const std::filesystem::path& configured);
-    /// The first candidate that is this user's alone. The last directory of its path is made if it is missing. Throws
-    /// Error, which says for each candidate why it was not taken.
+    /// Opens the first candidate that belongs to this user and that nobody else may write to. Makes a missing
+    /// candidate, but not its parent directories. Throws Error, whose text says for each candidate why it cannot be
+    /// used.
     explicit LockDirectory(const std::vector<std::filesystem::path>& candidates);
 
     [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }

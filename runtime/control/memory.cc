@@ -16,7 +16,8 @@ int verbs_access(Access access) noexcept {
            (access.window_bind ? IBV_ACCESS_MW_BIND : 0) | (access.relaxed_ordering ? IBV_ACCESS_RELAXED_ORDERING : 0);
 }
 
-// Names the region by the address that work requests use. Another process may know no other address of it.
+// Names the region by the address that work requests use. The text may go to another process, which must not learn any
+// other address of the region.
 std::string region_text(const RegionSlot& region) {
     return fmt::format("the memory region of {} bytes at {:#x}", region.mr->length, region.iova);
 }
@@ -48,7 +49,7 @@ PdId RuntimeState::create_foreign_pd_here(const std::string& device_name, std::u
 
 void RuntimeState::release_pd(PdId id) noexcept {
     try {
-        // A domain of this process. If it is in use, it ends with the runtime, after the objects in it.
+        // If the domain is still in use, it is destroyed with the runtime, after the objects in it.
         (void)executor_->run([&] { return release_pd_here(id); }, Executor::Patience::unlimited);
     } catch (const std::exception& error) {
         log_error("releasing a protection domain: {}", error.what());
@@ -186,7 +187,7 @@ void RuntimeState::end_deregistering_here(std::uint64_t id, int error) {
     const auto found = regions_.find(id);
     RegionSlot& region = found->second;
     DeviceSlot& device = *devices_[pds_.at(region.pd).device];
-    // A device that the kernel has let go of answers EIO; its regions have ended with it.
+    // EIO: the kernel has given up the device, and the device's regions have ended with it.
     if (error != 0 && !(error == EIO && lost_meanwhile(device))) {
         region.ending = false;
         restore_bindable_here(region, workers_.size());

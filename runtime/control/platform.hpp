@@ -1,9 +1,10 @@
-// What a runtime stands on: memory, devices, threads and time (D30).
+// What a runtime gets from its environment: memory, devices, threads and time (D30).
 //
-// A program uses host_platform(). A simulation brings its own platform, with threads that it steps by hand and a clock
-// of its own, and runs everything above unchanged.
+// A program uses host_platform(). A simulation brings its own platform, which steps its threads by hand and has its own
+// clock. All code above this interface runs unchanged in a simulation.
 //
-// Thread safety: wait() from any thread, the rest from the one that makes the runtime, and from its control jobs.
+// Thread safety: any thread may call wait(), allocate(), now(), cycles() and cycles_from(). The other functions are
+// called only by the thread that makes the runtime, and by jobs of the control side.
 #pragma once
 
 #include <chrono>
@@ -28,7 +29,7 @@ class Worker;
 /// Runs a worker's loop until it is told to stop.
 class WorkerThread {
 public:
-    /// Only after stop() and join().
+    /// Called only after stop() and join().
     virtual ~WorkerThread() = default;
     WorkerThread(const WorkerThread&) = delete;
     WorkerThread& operator=(const WorkerThread&) = delete;
@@ -50,31 +51,32 @@ public:
     Platform(const Platform&) = delete;
     Platform& operator=(const Platform&) = delete;
 
-    /// Must be called first. Writes what it found into the report.
+    /// Must be called before all other functions. Reports which memory and which EAL it uses.
     virtual void prepare(const Config& config, RuntimeReport& report) = 0;
     [[nodiscard]] virtual std::unique_ptr<Device> open_device(const DeviceConfig& config) = 0;
-    /// Zeroed and cache-line aligned. `numa_node` -1: anywhere. Throws Error(ENOMEM), which says which limit to raise.
+    /// The memory is zeroed and cache-line aligned. `numa_node` -1: any node. Throws Error(ENOMEM), whose text names
+    /// the limit to raise.
     [[nodiscard]] virtual HostMemory allocate(std::size_t bytes, int numa_node, const std::string& what_for) = 0;
 
     [[nodiscard]] virtual std::unique_ptr<Executor> start_executor(const std::string& name) = 0;
-    /// `tick` is posted every `period`.
+    /// Posts `tick` to the executor every `period`.
     [[nodiscard]] virtual std::unique_ptr<EventLoop> start_event_loop(Executor& executor,
                                                                       std::chrono::milliseconds period,
                                                                       std::function<void()> tick) = 0;
     [[nodiscard]] virtual std::unique_ptr<WorkerThread> start_worker(const WorkerConfig& config, Worker& worker) = 0;
 
     [[nodiscard]] virtual Clock::time_point now() = 0;
-    /// The clock that workers are stepped with.
+    /// The workers' clock, in cycles.
     [[nodiscard]] virtual std::uint64_t cycles() = 0;
-    /// That clock as a function, for code without a platform at hand; null: only cycles() has it.
+    /// cycles() as a plain function, for code that cannot call a Platform; null: there is no such function.
     [[nodiscard]] virtual auto cycles_function() -> std::uint64_t (*)() noexcept { return nullptr; }
     [[nodiscard]] virtual std::uint64_t cycles_from(std::chrono::nanoseconds duration) = 0;
     virtual void sleep(std::chrono::microseconds duration) = 0;
-    /// Waits on `changed`, whose mutex `lock` holds, until done() is true or the time is over. done() is called under
-    /// the lock. Returns its last result.
+    /// Waits on `changed` until done() returns true or `timeout` is over. `lock` holds the mutex that goes with
+    /// `changed`, and done() is called with the mutex held. Returns the last result of done().
     [[nodiscard]] virtual bool wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed,
                                     std::chrono::milliseconds timeout, const std::function<bool()>& done) = 0;
-    /// All values are equally likely.
+    /// A random number. All values are equally likely.
     [[nodiscard]] virtual std::uint32_t random() = 0;
 
 protected:

@@ -1,4 +1,4 @@
-// How queue pairs end, and begin again: the retiring sequence (H1).
+// The end and the reset of queue pairs: the retiring sequence (H1).
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -11,11 +11,11 @@
 namespace pollcore {
 namespace {
 
-// A drain that starts after the deadline still gets the time that a healthy device needs.
+// The shortest time limit for a drain, even if the deadline has passed: the time that a healthy device needs.
 constexpr std::chrono::milliseconds kDrainAtLeast{20};
 
-// How long after its last completion a QP in ERR gives up the receives that were not flushed (D27). A device flushes in
-// microseconds; another thread on the worker's core may take longer.
+// If a QP in ERR gets no completion for this time, its receives that were not flushed are given up (D27). A device
+// flushes in microseconds, but another thread on the worker's core may delay the worker for longer.
 constexpr std::chrono::milliseconds kQuiet{100};
 
 }  // namespace
@@ -24,7 +24,7 @@ bool RuntimeState::close_qp(QpHandle handle) {
     return executor_->run(
         [&] {
             if (!running_.load() || find_qp(handle) == nullptr) {
-                return true;  // closed with its session or the runtime
+                return true;  // the queue pair was closed with its session or the runtime
             }
             return close_qp_here(handle, platform->now() + config.drain_timeout);
         },
@@ -40,7 +40,7 @@ bool RuntimeState::close_qp_here(QpHandle handle, std::chrono::steady_clock::tim
 void RuntimeState::end_retired_here(QpHandle handle, bool drained) {
     QpSlot* qp = find_qp(handle);
     if (qp == nullptr) {
-        return;  // an event has ended it meanwhile
+        return;  // an event has ended the queue pair meanwhile
     }
     const QpAndOwner which = with_owner(*qp);
     const Counter& cut_short = workers_[qp->worker]->worker->counters().cut_short;
@@ -51,8 +51,8 @@ void RuntimeState::end_retired_here(QpHandle handle, bool drained) {
     }
 }
 
-// The sequence of H1 up to the point where the QP may be destroyed or RESET. True when nothing is in flight any more:
-// the device has flushed everything, or an event has ended the QP or lost its device meanwhile.
+// Carries out the sequence of H1 up to the point where the QP may be destroyed or RESET. Returns true if nothing is in
+// flight any more: the device has flushed everything, or the QP or its device has ended meanwhile.
 bool RuntimeState::retire_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline) {
     std::optional<Retirement> retirement = begin_retiring_here(handle, deadline);
     if (!retirement) {
@@ -70,7 +70,7 @@ std::optional<Retirement> RuntimeState::begin_retiring_here(QpHandle handle,
                                                             std::chrono::steady_clock::time_point deadline) {
     QpSlot* qp = find_qp(handle);
     if (qp == nullptr || qp->qp == nullptr) {
-        return std::nullopt;  // a QP lost with its device has nothing in flight
+        return std::nullopt;  // there is no such QP, or it was lost with its device and has nothing in flight
     }
     forget_connection_here(*qp);
     if (planted(Bug::given_back_early)) {
@@ -93,10 +93,11 @@ std::optional<Retirement> RuntimeState::begin_retiring_here(QpHandle handle,
 }
 
 std::optional<bool> RuntimeState::retired_here(Retirement& retirement) {
-    // A queue pair of an SRQ may have taken a receive whose message is half there. That receive completes before
-    // LAST_WQE_REACHED, and would be lost if the queue pair were destroyed earlier (H1, D22). Not every provider raises
-    // the event (Linux 6.1's Soft-RoCE does not), so this waits for it no longer than a healthy device needs. Events
-    // are taken here, since the event loop may be waiting for the control thread, which runs this.
+    // A queue pair of an SRQ may have taken a receive whose message has only partly arrived. That receive completes
+    // before the event LAST_WQE_REACHED, and would be lost if the queue pair were destroyed before that event (H1,
+    // D22). Not every provider raises the event (Soft-RoCE in Linux 6.1 does not). So the wait for the event is not
+    // longer than a healthy device needs. This function takes the events itself, because it runs on the control thread,
+    // for which the event loop may be waiting.
     const QpSlot* qp = find_qp(retirement.handle);
     if (retirement.command == 0 && qp != nullptr && qp->srq != nullptr) {
         take_async_events(*devices_[qp->device]);
@@ -107,7 +108,7 @@ std::optional<bool> RuntimeState::retired_here(Retirement& retirement) {
         }
     }
     if (qp == nullptr || qp->qp == nullptr) {
-        return true;  // an event has ended it, or lost its device
+        return true;  // an event has ended the queue pair, or its device was lost
     }
     WorkerProxy& worker = *workers_[qp->worker]->proxy;
     if (retirement.command == 0) {
@@ -121,7 +122,7 @@ std::optional<bool> RuntimeState::retired_here(Retirement& retirement) {
         find_qp(retirement.handle)->retire_command = retirement.command;
     }
     if (qp->retire_command != retirement.command) {
-        return true;  // another call has taken it out of service meanwhile
+        return true;  // another call has retired the queue pair meanwhile
     }
     const std::optional<bool> drained = worker.retired(retirement.command);
     if (drained == false) {
@@ -130,7 +131,7 @@ std::optional<bool> RuntimeState::retired_here(Retirement& retirement) {
                   "device \"{}\" did not flush its work within {} ms; the runtime completes it",
                   devices_[qp->device]->config.name, retirement.limit.count());
     } else if (!drained) {
-        take_async_events(*devices_[qp->device]);  // the device may be lost, and then no flush comes
+        take_async_events(*devices_[qp->device]);  // one of them may say that the device is lost; then no flush comes
     }
     return drained;
 }
@@ -139,7 +140,7 @@ void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
     WorkerProxy& worker = *workers_[qp.worker]->proxy;
     worker.park(qp.handle);
     stop_answering_here(qp);
-    renew_windows_here(qp);  // windows that are bound to it
+    renew_windows_here(qp);  // the windows that are bound to this queue pair
     const bool early = planted(Bug::given_back_early);
     if (early) {
         worker.forget(qp.handle, leftovers);
@@ -150,7 +151,7 @@ void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
         worker.forget(qp.handle, leftovers);
     }
     worker.ignore(qp.retire_command);
-    renew_windows_here(qp);  // windows whose binds it did not complete
+    renew_windows_here(qp);  // windows whose binds this queue pair did not complete
     release_entries(qp);
     close_idle_cqs(*workers_[qp.worker], *devices_[qp.device]);
     return_share(qp.pool);
@@ -158,8 +159,9 @@ void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
     qps_[qp.handle.index].reset();
 }
 
-// The QP is parked. If it ends without having been retired, its device still answers peers. They would be told that a
-// window's key is wrong before they are told that the QP is gone.
+// Called while the QP is parked. If the QP was not retired, the device still answers the QP's peers. When a window ends
+// before the QP, a peer would be told that the window's key is wrong, and not that the QP is gone. So the QP is moved
+// to ERR first.
 void RuntimeState::stop_answering_here(const QpSlot& qp) {
     if (qp.qp == nullptr || qp.state == QpState::error) {
         return;
@@ -172,7 +174,7 @@ void RuntimeState::stop_answering_here(const QpSlot& qp) {
     }
 }
 
-// The QP is parked, and stays so unless this throws.
+// Called while the QP is parked. The QP stays parked unless this function throws.
 void RuntimeState::destroy_verbs_qp(QpSlot& qp, Status cause) {
     if (qp.qp == nullptr) {
         return;
@@ -180,10 +182,10 @@ void RuntimeState::destroy_verbs_qp(QpSlot& qp, Status cause) {
     WorkerProxy& worker = *workers_[qp.worker]->proxy;
     DeviceSlot& device = *devices_[qp.device];
     const int error = device.device->destroy(qp.qp.get());
-    // A device that the kernel has let go of answers EIO, and its QPs have ended with it.
+    // EIO: the kernel has given up the device, and the device's QPs have ended with it.
     if (error != 0 && !(error == EIO && device.lost)) {
-        // The QP was not destroyed, so its buffers may still be written: the runtime may complete none of its work
-        // (H2).
+        // The QP was not destroyed, so the device may still write to its buffers. Therefore the runtime may complete
+        // none of the QP's work (H2).
         keep_in_error(qp, cause);
         if (error == EIO && lost_meanwhile(device) && qp.qp == nullptr) {
             return worker.park(qp.handle);
@@ -193,8 +195,9 @@ void RuntimeState::destroy_verbs_qp(QpSlot& qp, Status cause) {
     (void)qp.qp.release();
 }
 
-// The provider refused to destroy or reset a parked queue pair. The worker goes on with the work in flight. On the
-// device the queue pair may still be in RTS and answer its peers, although nobody uses it. So ERR is tried (once more).
+// Called when the provider has refused to destroy or reset a parked queue pair. The worker goes on with the work in
+// flight. On the device the queue pair may still be in RTS and answer its peers, although nobody uses the queue pair
+// any more. So this function tries to move it to ERR, although that may have been tried before.
 void RuntimeState::keep_in_error(QpSlot& qp, Status cause) {
     bool device_lags = false;
     try {
@@ -218,14 +221,14 @@ std::pair<QpHandle, bool> RuntimeState::reset(QpHandle handle) {
 }
 
 std::pair<QpHandle, bool> RuntimeState::restart_retired_here(QpHandle handle, bool drained) {
-    take_async_events(
-        *devices_[live_qp_slot(handle).device]);  // so that an event of this life is not taken for one of the next
-    QpSlot& qp = live_qp_slot(handle);            // looked up again: an event may have lost it
+    // Take the events now, so that no event of the old life is mistaken for an event of the new life.
+    take_async_events(*devices_[live_qp_slot(handle).device]);
+    QpSlot& qp = live_qp_slot(handle);  // looked up again, because an event may have ended it
     WorkerProxy& worker = *workers_[qp.worker]->proxy;
     const std::uint32_t life = qp_lives_[handle.index];
     const QpHandle renewed{handle.index, life_of(life).generation};
-    const std::uint32_t psn = random_psn();  // so that packets of the last connection do not fit the next
-    renew_windows_here(qp);                  // as before a destroy
+    const std::uint32_t psn = random_psn();  // so that packets of the old connection do not fit the new one
+    renew_windows_here(qp);                  // as before the QP is destroyed
     worker.park(handle);
     try {
         restart_verbs_qp(qp, psn);
@@ -236,7 +239,7 @@ std::pair<QpHandle, bool> RuntimeState::restart_retired_here(QpHandle handle, bo
     const bool datagram = qp.type == QpType::ud;
     const QpState state = datagram ? QpState::ready : QpState::init;
     worker.renew(handle, life, state);
-    renew_windows_here(qp);  // windows whose binds it did not complete
+    renew_windows_here(qp);  // windows whose binds this queue pair did not complete
     ++qp_lives_[handle.index];
     qp.handle = renewed;
     qp.state = state;
@@ -247,7 +250,7 @@ std::pair<QpHandle, bool> RuntimeState::restart_retired_here(QpHandle handle, bo
     return {renewed, drained};
 }
 
-// Moves the QP through RESET to the state in which a new QP of its type begins. The QP is parked.
+// Moves the QP through RESET to the state in which a new QP of its type begins. Called while the QP is parked.
 void RuntimeState::restart_verbs_qp(QpSlot& qp, std::uint32_t psn) {
     Device& device = *devices_[qp.device]->device;
     const auto move = [&](Transition to) { device.modify(qp.qp.get(), to.attr, to.mask); };

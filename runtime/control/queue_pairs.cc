@@ -1,4 +1,4 @@
-// Queue pairs: making them, and connecting by exchanged information.
+// Makes queue pairs, and connects them by exchanged information.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -12,10 +12,10 @@
 namespace pollcore {
 namespace {
 
-// Unsignaled work is signaled at least this often, so that places come back before a queue is full.
+// At least one of this many work requests is signaled, so that places become free before a queue is full.
 constexpr std::uint32_t kSignalIntervalMax = 64;
 
-// The session refuses an operation that the device does not have (D38).
+// The operations that the device has. The session refuses all others (D38).
 OpcodeMask opcodes_of(const DeviceLimits& limits) {
     OpcodeMask without = 0;
     if (!limits.memory_windows_1 && !limits.memory_windows_2) {
@@ -37,7 +37,7 @@ QpHandle RuntimeState::create_qp(const QpSpec& spec) {
         try {
             return create_qp_here(spec);
         } catch (...) {
-            for (const auto& worker : workers_) {  // choose_cq() may have opened a CQ
+            for (const auto& worker : workers_) {  // choose_cq() may have made a CQ, which nobody uses now
                 std::for_each(devices_.begin(), devices_.end(),
                               [&](const auto& device) { close_idle_cqs(*worker, *device); });
             }
@@ -47,7 +47,7 @@ QpHandle RuntimeState::create_qp(const QpSpec& spec) {
 }
 
 std::uint16_t RuntimeState::free_qp_index() const {
-    // Round robin: an index rests as long as it can before it is used again.
+    // Round robin: an index stays unused for as long as possible before it is used again.
     for (std::size_t i = 0; i < qps_.size(); ++i) {
         const std::size_t index = (next_qp_index_ + i) % qps_.size();
         if (qps_[index] == nullptr) {
@@ -134,7 +134,8 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
         slot->send_cq = slot->recv_cq = choose_cq(worker, device, both, slot->srq, device_time, std::nullopt);
     }
 
-    // Grants and announcements go inline. If a record's payload goes inline, the rest of the record does, too.
+    // Grants and announcements are posted inline. If a record's payload is posted inline, the rest of the record is,
+    // too.
     const std::uint32_t own_inline = spec.flow != FlowControl::off ? sizeof(Announcement::Words) : 0;
     QpOptions make{.pd = pds_.at(slot->pd).pd.get(),
                    .domain = device.domains.at(slot->worker).get(),
@@ -188,8 +189,9 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
         return_share(slot->pool);
         return_share(slot->rendezvous);
     });
-    // Everything that may fail comes before the QP is made: destroying the QP touches CQs that the worker polls (H1).
-    // Making it touches only CQ memory that the CQ's own lock covers, so only modify and destroy need parking (D43).
+    // Everything that may fail comes before the QP is made, because destroying a QP changes CQs that the worker polls
+    // (H1). Making a QP changes only memory of the CQs that the CQs' own locks protect, so only modify and destroy need
+    // parking (D43).
     worker.proxy->make_room(end);
     slot->qp = UniqueQp(device.device->create_qp(make), {device.device.get()});
     slot->qp_num = slot->qp->qp_num;
@@ -200,7 +202,8 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     next_qp_index_ = static_cast<std::uint16_t>(index + 1);
     qps_[index] = std::move(slot);
 
-    // The worker knows the QP now. So each of the calls below parks the CQs, and so does the end after a failure.
+    // Now the worker knows the QP. So each of the calls below parks the QP and its CQs, and so does destroy_qp_here()
+    // after a failure.
     QpSlot& qp = *qps_[index];
     const QpHandle handle = qp.handle;
     try {
@@ -214,14 +217,15 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
         try {
             destroy_qp_here(qp);
         } catch (const std::exception& error) {
-            log_error("after a failure: {}", error.what());  // the caller is told of the first failure
+            log_error("after a failure: {}", error.what());  // the caller gets the first failure
         }
         throw;
     }
     return handle;
 }
 
-// UD: from INIT to RTS. There is no peer to wait for, and a datagram that finds no receive is lost anyway (D41).
+// Moves a UD queue pair from INIT to RTS. It has no peer to wait for, and a datagram that finds no receive is lost
+// anyway (D41).
 void RuntimeState::activate_here(QpSlot& qp) {
     qp.moved = true;
     Transition rtr = to_state(IBV_QPS_RTR);
@@ -242,7 +246,7 @@ SrqSlot* RuntimeState::srq_for(const QpSpec& spec, const QpSlot& qp) {
                                 "device \"{}\"",
                                 devices_[qp.device]->config.name, devices_[srq.device]->config.name));
     }
-    // A receive of an SRQ completes on any of its queue pairs, so all of them deliver to one session (H4).
+    // A receive of an SRQ may complete on any of its queue pairs, so all these queue pairs deliver to one session (H4).
     if (srq.session != spec.shares[0].session) {
         throw Error(EINVAL,
                     fmt::format("a shared receive queue delivers the receives of all its queue pairs to the session "
@@ -397,7 +401,7 @@ void RuntimeState::connect_here(QpHandle handle, const QpInfo& peer, const PathA
     Transition rtr =
         to_rtr(peer, within, device.device->port(), static_cast<std::uint8_t>(gid.index), port.active_mtu, qp.type);
     modify_here(qp, rtr.attr, rtr.mask, QpState::init);
-    qp.moved = true;  // a failure before this line leaves it in INIT, where it may be connected again (D47)
+    qp.moved = true;  // after a failure before this line, the QP is in INIT and may be connected again (D47)
     try {
         Transition rts = to_rts(qp.psn, within, qp.type);
         modify_here(qp, rts.attr, rts.mask, QpState::ready);

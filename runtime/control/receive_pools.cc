@@ -1,4 +1,4 @@
-// Receive pools: making them, their shares, their end.
+// Makes and ends receive pools, and gives out shares of them.
 #include <algorithm>
 #include <utility>
 
@@ -29,7 +29,7 @@ PoolInfo RuntimeState::create_pool(const PoolSpec& spec, std::shared_ptr<Receive
         if (spec.ring) {
             require_ring_here(*slot);
         }
-        slot->places = spec.buffers + spec.ring;  // a write ring has a final completion, too
+        slot->places = spec.buffers + spec.ring;  // a write ring also has a final completion
         const std::uint64_t bytes =
             spec.ring ? spec.buffer_bytes : std::uint64_t{pool_stride(spec.buffer_bytes)} * spec.buffers;
         if (region->second.mr->length < bytes) {
@@ -134,7 +134,8 @@ PoolSlot& RuntimeState::usable_pool(PoolHandle from, std::uint32_t session, std:
     return *pool;
 }
 
-// The share that a queue pair or shared receive queue of `depth` receives gets. The share is not taken yet.
+// Returns the share that a queue pair or shared receive queue of `depth` receives will get. The caller takes it by
+// take_share().
 PoolShare RuntimeState::share_of(PoolHandle from, std::uint32_t asked, std::uint32_t depth, std::uint32_t session,
                                  std::uint32_t device, PdId pd) {
     PoolSlot* pool = &usable_pool(from, session, device, pd);
@@ -156,7 +157,7 @@ PoolShare RuntimeState::share_of(PoolHandle from, std::uint32_t asked, std::uint
     return {pool, share};
 }
 
-// A write ring has one writer.
+// Throws Error if the write ring already has a writer: it can have only one.
 PoolShare RuntimeState::ring_for(const QpSpec& spec, const QpSlot& qp) {
     PoolSlot& ring = usable_pool(spec.pool, spec.shares[0].session, qp.device, qp.pd);
     if (ring.ring == nullptr) {
@@ -192,7 +193,7 @@ std::vector<HeldBuffer> RuntimeState::held_buffers(PoolHandle handle) {
     });
 }
 
-// The session's queue pairs and shared receive queues are closed already. The pools' memory stays, since the
+// Called after the session's queue pairs and shared receive queues were closed. The pools' memory stays, because the
 // application may still have messages in it.
 void RuntimeState::detach_pools_here(std::uint32_t session_id) {
     for (const auto& pool : pools_) {
@@ -215,7 +216,7 @@ void RuntimeState::detach_pool_here(PoolSlot& pool) {
     }
 }
 
-/// Buffers of closed pools whose completions may still stand in the ring.
+/// Number of buffers of closed pools whose completions may still be in the session's ring.
 std::uint32_t RuntimeState::unpolled_here(SessionSlot& session) {
     const auto* ring = at_offset<RingHeader>(session.block.data(), session.layout.completions());
     const auto released = static_cast<std::uint32_t>(ring->released.load(std::memory_order_acquire));

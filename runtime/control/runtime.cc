@@ -1,4 +1,4 @@
-// The embedded runtime's own calls. session/context.cc has those that it shares with an attachment.
+// The calls that only an embedded runtime has. The calls that it shares with an attachment are in session/context.cc.
 #include "pollcore/runtime.hpp"
 
 #include <utility>

@@ -66,7 +66,8 @@ RuntimeState::~RuntimeState() {
 }
 
 void RuntimeState::open_device(const DeviceConfig& device_config) {
-    // The device gets its place first: from there it outlives the objects made on it, even if a later step fails.
+    // The device gets its place in devices_ first: there it outlives all objects made on it, even if a later step
+    // fails.
     DeviceSlot& device = *devices_.emplace_back(std::make_unique<DeviceSlot>());
     device.config = device_config;
     device.index = static_cast<std::uint32_t>(devices_.size() - 1);
@@ -107,7 +108,7 @@ bool RuntimeState::stop_here() {
     }
     const auto deadline = platform->now() + config.drain_timeout;
     bool whole = true;
-    // A failure to end one object must not keep the others from ending.
+    // If one object cannot be ended, the others must still be ended.
     const auto attempt = [&](auto&& end) {
         try {
             whole = end() && whole;
@@ -125,7 +126,7 @@ bool RuntimeState::stop_here() {
         attempt([&, session_id = id] { return close_session_here(session_id, deadline); });
     }
     for (const auto& worker : workers_) {
-        if (worker->thread != nullptr) {  // its start may have failed
+        if (worker->thread != nullptr) {  // null: the worker did not start
             worker->thread->stop();
         }
     }
@@ -134,7 +135,7 @@ bool RuntimeState::stop_here() {
             worker->thread->join();
         }
     }
-    // Queue pairs that could not be closed above. Nobody polls their CQs any more.
+    // Now end the queue pairs that could not be closed above. Nobody polls their CQs any more.
     for (auto& qp : qps_) {
         qp.reset();
     }
@@ -162,7 +163,7 @@ bool RuntimeState::stop_here() {
         }
     }
     for (auto& [id, region] : regions_) {
-        region.mr.reset();  // the memory stays until its MemoryRegion goes
+        region.mr.reset();  // the memory stays until the application destroys its MemoryRegion
     }
     pds_.clear();
     for (const auto& device : devices_) {
@@ -172,7 +173,8 @@ bool RuntimeState::stop_here() {
     }
     {
         const std::lock_guard lock(waiting_mutex_);
-        // A thread that waits for an attempt takes it, however late the thread wakes.
+        // The attempts stay in the map, so that a waiting thread finds its attempt there, however late the thread
+        // wakes.
         for (auto& [key, waited_for] : attempts_) {
             if (!std::exchange(waited_for.done, true)) {
                 waited_for.event.kind = ConnectEvent::Kind::failed;
@@ -193,7 +195,7 @@ void RuntimeState::wait_a_little_here() {
     executor_->beat(steady_ns(platform->now()));
 }
 
-// If a worker does not answer, this thread counts as hanging, too. So it does not beat (D33).
+// Does not call Executor::beat(): if a worker does not answer, the control thread counts as hanging, too (D33).
 void RuntimeState::await_here(UseSearch& search) {
     auto warn_at = platform->now() + kSearchUsual;
     while (!search.over()) {
@@ -234,7 +236,8 @@ void RuntimeState::post(std::function<void()> job) {
 }
 
 void RuntimeState::call(std::function<void()> job) {
-    // Shared: the job may still be inside the task when the waiting thread goes on.
+    // The task is shared, because the control thread may still be inside of it when the waiting thread returns from
+    // here.
     const auto task = std::make_shared<std::packaged_task<void()>>(std::move(job));
     std::future<void> over = task->get_future();
     executor_->post_always([task] { (*task)(); });

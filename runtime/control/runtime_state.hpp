@@ -8,9 +8,9 @@
 //   workers.cc            starting workers         flow_control.cc       flow control of queue pairs
 //   shared_receive_queues.cc, receive_pools.cc
 //
-// Thread safety: public functions may be called from any thread; they do their work on the control thread (executor_).
-// Functions named *_here run on the control thread. waiting_mutex_ guards what application threads wait for: attempts_
-// and requests_.
+// Thread safety: public functions may be called from any thread; they do their work in jobs on the control thread
+// (executor_). Functions named *_here must be called on the control thread. Application threads wait for changes of
+// attempts_ and requests_, which waiting_mutex_ guards.
 #pragma once
 
 #include <array>
@@ -54,31 +54,32 @@ struct DeviceSlot {
     std::unique_ptr<Connector> connector;
     std::map<std::uint32_t, std::unique_ptr<ThreadDomain>> domains;        // by worker
     std::map<std::uint32_t, std::unique_ptr<CompletionChannel>> channels;  // by worker, for workers that may sleep
-    // Worker, and whether with time stamps: the log says already how this worker polls here.
+    // A pair of worker and "with time stamps" is in here if the log says already how that worker polls this device.
     std::set<std::pair<std::uint32_t, bool>> polls_logged;
     std::uint32_t next_vector = 0;
     std::uint32_t default_pd = 0;
-    bool lost = false;     // fatal or removed: nothing more is made on it
-    bool removed = false;  // the application was told so
+    bool lost = false;     // the device failed or was removed, and no objects are made on it any more
+    bool removed = false;  // the application was told that the device was removed
 };
 
 struct PdSlot {
     std::uint32_t device = 0;
-    std::uint32_t client = 0;  // ClientShare::id of the process whose addresses its regions have; 0: this process
+    // ClientShare::id of the process whose addresses the domain's regions have; 0: this process
+    std::uint32_t client = 0;
     UniquePd pd;
 };
 
 struct RegionSlot {
     void* data = nullptr;
     std::uint64_t iova = 0;
-    HostMemory memory;  // empty: the memory is the program's own
-    UniqueMr mr;        // ends before the memory does
+    HostMemory memory;  // empty: the program owns the memory
+    UniqueMr mr;        // destroyed before `memory`
     std::uint32_t pd = 0;
-    MrHandle handle;  // valid: windows may be bound to the region, and the workers know it
+    MrHandle handle;  // valid: windows may be bound to the region, and the workers know the region
     bool ending = false;
 };
 
-/// What the provider is asked for to make a region.
+/// Everything that is needed to register a region.
 struct RegionPlan {
     Device* device = nullptr;
     std::uint32_t pd = 0;
@@ -88,21 +89,22 @@ struct RegionPlan {
     std::uint64_t iova = 0;
     Access access;
 
-    /// Any thread; may take long, since it pins memory. The protection domain must stay meanwhile. Throws Error.
+    /// Registers the region. Any thread; may take long, because it pins memory. The protection domain must exist until
+    /// the call returns. Throws Error.
     [[nodiscard]] UniqueMr carry_out() const;
 };
 
-/// A region that its provider still has to end. No work request names it any more.
+/// A region that the provider still has to deregister. No work request names the region any more.
 struct RegionEnd {
     std::uint64_t region = 0;
     Device* device = nullptr;
     ibv_mr* mr = nullptr;
 
-    /// Any thread; may take long, since it unpins memory. Returns an errno value, or 0.
+    /// Deregisters the region. Any thread; may take long, because it unpins memory. Returns an errno value, or 0.
     [[nodiscard]] int carry_out() const noexcept { return device->destroy(mr); }
 };
 
-/// What is asked for to make an address handle, or to connect a queue pair to an address.
+/// Everything that is needed to make an address handle, or to connect a queue pair to an address.
 struct AhPlan {
     Device* device = nullptr;
     std::uint32_t device_index = 0;
@@ -110,10 +112,10 @@ struct AhPlan {
     ibv_pd* verbs_pd = nullptr;
     ibv_ah_attr address{};
 
-    /// Makes the address handle. Any thread; may take a second, when the kernel asks the network who has the address
-    /// (H15). The protection domain must stay meanwhile. Throws Error.
+    /// Makes the address handle. Any thread; may take a second if the kernel asks the network who has the address
+    /// (H15). The protection domain must exist until the call returns. Throws Error.
     [[nodiscard]] UniqueAh carry_out() const;
-    /// As carry_out(), but makes no address handle.
+    /// Waits for the neighbour's address as carry_out() does, but makes no address handle.
     void find_neighbour() const;
 };
 
@@ -136,17 +138,21 @@ struct CqSlot {
     std::uint32_t capacity = 0;
     std::uint32_t reserved = 0;
     std::uint32_t queues = 0;  // send and receive queues that complete here
-    bool failed = false;       // takes no more queue pairs
+    bool failed = false;       // gets no more queue pairs
     bool device_time = false;  // only for queue pairs of sessions with SessionOptions::device_time (D37)
-    std::map<std::uint16_t, std::uint32_t> srqs;  // queue pairs here, by SRQ; its depth is reserved once (D21)
+    // By index of the SRQ: its queue pairs that complete here. The SRQ's depth is reserved once (D21).
+    std::map<std::uint16_t, std::uint32_t> srqs;
     UniqueCq cq;
     std::unique_ptr<WorkerCq> end;
 };
 
-/// How a session and its worker wake each other. A descriptor is invalid if the side that it wakes never sleeps.
+/// The descriptors by which a session and its worker wake each other. A descriptor is invalid if the side that it wakes
+/// never sleeps.
 struct SessionBells {
-    ForeignFd visitor;     ///< wakes the worker: an eventfd; only for a session of another process, which has it, too
-    UniqueFd application;  ///< wakes the application: the sending end of a socket pair; in this process an eventfd
+    /// Wakes the worker: an eventfd that another process shares. Invalid if the session is of this process.
+    ForeignFd visitor;
+    /// Wakes the application: in this process an eventfd, for another process one end of a socket pair
+    UniqueFd application;
 };
 
 struct SessionSlot {
@@ -156,28 +162,28 @@ struct SessionSlot {
     SessionLayout layout;
     HostMemory block;
     std::shared_ptr<ClientShare> client;
-    ForeignFd visitor_fd;     // eventfd with which another process wakes the worker; invalid: the worker never sleeps
-    UniqueFd application_fd;  // eventfd, or a socket to another process; invalid: the application never sleeps
-    // A closed pool whose completions may still stand in the ring: those of `buffers` buffers, until the application
-    // has taken the ring up to `produced`.
+    ForeignFd visitor_fd;     // SessionBells::visitor
+    UniqueFd application_fd;  // SessionBells::application
+    // A closed pool. The completions of `buffers` of its buffers may still be in the session's ring, until the
+    // application has taken all entries before number `produced`.
     struct Unpolled {
         std::uint32_t buffers = 0;
         std::uint32_t produced = 0;
     };
     std::vector<Unpolled> unpolled;
-    std::unique_ptr<WorkerSession> end;           // null once detached
-    std::optional<std::uint64_t> remove_command;  // the command to its worker that removes it
-    std::uint64_t refused = 0;                    // submissions that the worker refused; set once detached
+    std::unique_ptr<WorkerSession> end;           // null after the worker has released the session
+    std::optional<std::uint64_t> remove_command;  // number of the command that removes the session from its worker
+    std::uint64_t refused = 0;                    // submissions that the worker refused; set when `end` becomes null
 };
 
 struct WorkerSlot {
     WorkerConfig config;
-    UniqueFd bell;      // eventfd that wakes the worker; invalid: it never sleeps
-    UniqueFd visitors;  // epoll of the eventfds with which other processes wake it
+    UniqueFd bell;      // eventfd that wakes the worker; invalid: the worker never sleeps
+    UniqueFd visitors;  // epoll over the eventfds with which other processes wake the worker
     std::unique_ptr<Worker> worker;
     std::unique_ptr<WorkerProxy> proxy;
     std::vector<std::unique_ptr<CqSlot>> cqs;  // by index at the worker
-    std::vector<std::uint32_t> sessions;       // id by index at the worker; 0 is free
+    std::vector<std::uint32_t> sessions;       // session ids, by index at the worker; 0: the index is free
     std::unique_ptr<WorkerThread> thread;
 };
 
@@ -188,18 +194,18 @@ struct PoolSlot {
     std::uint32_t session = 0;                       // id
     std::uint32_t takers = 0;                        // queue pairs and shared receive queues that have a share
     std::uint32_t shares = 0;                        // buffers of all shares together
-    std::uint32_t places = 0;                        // completions that it may have in its session's ring
-    bool attached = true;                            // its worker knows it
-    std::shared_ptr<ReceivePoolCounters> published;  // its counters; null: they are in `end`
+    std::uint32_t places = 0;                        // completions that the pool may have in its session's ring
+    bool attached = true;                            // the worker knows the pool
+    std::shared_ptr<ReceivePoolCounters> published;  // the pool's counters; null: the counters are in `end`
     std::unique_ptr<WorkerPool> end;
-    // One of these is set.
+    // Points to `end`, as the pool's kind; the other pointer is null.
     BufferPool* buffers = nullptr;
     RingPool* ring = nullptr;
 };
 
-// What a queue pair or a shared receive queue has of a pool.
+// The share that a queue pair or a shared receive queue has of a pool.
 struct PoolShare {
-    PoolSlot* pool = nullptr;  // null: nothing
+    PoolSlot* pool = nullptr;  // null: no share
     std::uint32_t buffers = 0;
 };
 
@@ -209,12 +215,12 @@ struct SrqSlot {
     std::uint32_t worker = 0;
     std::uint32_t session = 0;  // id
     std::uint32_t depth = 0;
-    std::uint32_t qps = 0;  // queue pairs that use it
+    std::uint32_t qps = 0;  // queue pairs that take receives from it
     std::uint32_t credit_connections = 0;
     UniqueSrq srq;  // null once its device was lost
     PoolShare pool;
     std::unique_ptr<WorkerSrq> end;
-    std::unique_ptr<SharedGrants> grants;  // null: no credit_connections
+    std::unique_ptr<SharedGrants> grants;  // null: credit_connections is 0
 };
 
 struct QpSlot {
@@ -228,45 +234,51 @@ struct QpSlot {
     RemoteAccess remote_access;
     FlowControl flow = FlowControl::off;
     QpState state = QpState::init;
-    bool moved = false;  // beyond INIT, so that a failed connection leaves it unusable
+    bool moved = false;  // the QP has left INIT: after a failed connection it must be reset before it can be used again
     std::uint32_t send_cq = 0;
     std::uint32_t recv_cq = 0;
-    std::uint32_t send_entries = 0;  // reserved in the CQs
+    std::uint32_t send_entries = 0;  // entries reserved in the send CQ
     std::uint32_t recv_entries = 0;
     SrqSlot* srq = nullptr;
     PoolShare pool;
     PoolShare rendezvous;
-    bool last_wqe_reached = false;  // with an SRQ: it takes no more receives, and those that it took have completed
+    // With an SRQ: the QP takes no more receives, and all receives that it took have completed
+    // (IBV_EVENT_QP_LAST_WQE_REACHED).
+    bool last_wqe_reached = false;
     std::uint32_t qp_num = 0;
-    UniqueAh marker_ah;        // UD: to itself, for the marker (D41)
-    HostMemory control_block;  // with flow control: the block, and the entries behind it; ends after the queue pair
+    UniqueAh marker_ah;  // UD: the QP's own address, to which the marker is sent (D41)
+    // With flow control: the control block, followed by the entries. Freed after the queue pair.
+    HostMemory control_block;
     UniqueMr control_mr;
     UniqueMr entries_mr;
     UniqueQp qp;  // null once its device was lost
     std::unique_ptr<WorkerQp> end;
-    std::uint64_t retire_command = 0;  // the last command to its worker that retires it
+    std::uint64_t retire_command = 0;  // number of the last command that retires the queue pair at its worker
     ConnectionId connection = 0;
-    FlowBlock peer_flow;  // from the connection request that it accepted
+    FlowBlock peer_flow;  // from the connection request that was accepted with this queue pair
     bool disconnected = false;
 };
 
 /// A device's index, and one of its connections.
 using ConnectionKey = std::pair<std::uint32_t, ConnectionId>;
 
-/// Serves other processes, and is told here what happens on the control thread.
+/// The part of the runtime that serves other processes (runtime/attach). These calls tell it what happens in the
+/// runtime.
 class ClientHost {
 public:
     virtual ~ClientHost() = default;
-    /// An attempt has ended, or a request has come.
+    /// An attempt to connect has ended, or a connection request has come.
     virtual void connections_changed() = 0;
     virtual void event(const Event& event) = 0;
-    /// The session's rings were tampered with. False: the session belongs to none of these processes.
+    /// The session's rings contain data that no session writes. Returns false if the session belongs to none of the
+    /// served processes.
     virtual bool session_broken(std::uint32_t session) = 0;
-    /// The runtime ends. When this returns, nothing that uses it may be under way any more.
+    /// The runtime ends. When this call returns, no work of the host may use the runtime any more.
     virtual void runtime_stops() = 0;
 };
 
-/// What the log says of a queue pair that may be gone: "queue pair 17 of client 3". A client is an attached process.
+/// Identifies a queue pair in the log, even after the queue pair has ended: "queue pair 17 of client 3". A client is an
+/// attached process.
 struct QpAndOwner {
     std::uint32_t qp_num = 0;
     std::uint32_t client = 0;  ///< 0: this process
@@ -279,8 +291,8 @@ struct Retirement {
     std::chrono::steady_clock::time_point last_wqe_deadline;
     std::chrono::milliseconds limit{0};
     std::uint32_t quiet = 0;
-    bool device_lags = false;   ///< the device did not move it to ERR
-    std::uint64_t command = 0;  ///< 0: the worker has not been asked yet
+    bool device_lags = false;   ///< the device did not move the QP to ERR
+    std::uint64_t command = 0;  ///< number of the worker's retire command; 0: the command has not been given yet
 };
 
 class RuntimeState final : public ControlSide {
@@ -336,7 +348,7 @@ public:
     std::uint32_t limit(SrqHandle handle) override;
 
     PoolInfo create_pool(const PoolSpec& spec) override { return create_pool(spec, nullptr); }
-    /// `published`: where the pool counts, so that another process sees it; null: in memory of its own.
+    /// `published`: counters that another process can read, too; null: the pool has counters of its own.
     PoolInfo create_pool(const PoolSpec& spec, std::shared_ptr<ReceivePoolCounters> published);
     void close_pool(PoolHandle handle, std::uint64_t region) override;
     std::vector<HeldBuffer> held_buffers(PoolHandle handle) override;
@@ -347,32 +359,35 @@ public:
     const WorkerCounters& worker_counters(std::size_t worker) override;
     const ControlCounters& control_counters() override { return counters; }
 
-    // ---- For runtime/attach, which serves other processes. On the control thread, but for post() and call(). ----
+    // ---- For runtime/attach, which serves other processes. On the control thread, except post() and call(). ----
 
     /// Runs `job` on the control thread. An exception of the job is logged.
     void post(std::function<void()> job);
-    /// Runs `job` on the control thread and waits for it. From another thread. Throws what the job throws.
+    /// Runs `job` on the control thread and waits for it. Must be called from another thread. Throws the job's
+    /// exception.
     void call(std::function<void()> job);
-    /// `host` is told from here on; null: nobody is.
+    /// From now on the runtime calls `host`; null: it calls nobody.
     void set_host(ClientHost* host) noexcept { host_ = host; }
     void require_running() const;
-    /// Counts the objects in ControlCounters anew. Otherwise their counts may be 50 ms old.
+    /// Updates the numbers of objects in ControlCounters. Otherwise these numbers may be 50 ms old.
     void count_things_here() noexcept;
-    /// `block` has layout.bytes() and stays as long as the worker may write into it; empty: the runtime allocates one.
-    /// `client`: its process's share of the worker; null: the session is of this process.
+    /// `block`: layout.bytes() of memory, which must exist as long as the worker may write to it; empty: the runtime
+    /// allocates the block. `client`: the share of the worker that the session's process has; null: the session is of
+    /// this process.
     [[nodiscard]] std::uint32_t open_session_here(const SessionOptions& options, HostMemory block, SessionBells bells,
                                                   std::shared_ptr<ClientShare> client);
-    /// `abandoned`: does not wait for the requests in the session's ring, which its process could add to without end.
+    /// `abandoned`: does not wait for the requests in the session's ring, because the session's process could add
+    /// requests without end.
     bool close_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline,
                             bool abandoned = false);
-    /// Begins close_session_here() without waiting for the worker, which takes nothing more from the session. Throws
-    /// Error when a queue pair of the session does not end.
+    /// The first part of close_session_here(): tells the worker to release the session, and does not wait for that.
+    /// Throws Error if the provider does not destroy one of the session's queue pairs.
     void begin_closing_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline,
                                     bool abandoned = false);
     /// After begin_closing_session_here(): whether the session is closed.
     [[nodiscard]] bool session_closed_here(std::uint32_t session_id);
-    /// Submissions that the worker refused, and that the session's own library should have refused. Until
-    /// release_session().
+    /// How many submissions the worker refused although the session's own library should have refused them before.
+    /// Valid until release_session().
     [[nodiscard]] std::uint64_t submissions_refused(std::uint32_t session) const noexcept;
     [[nodiscard]] std::uint32_t choose_worker(const std::string& name) const;
     [[nodiscard]] const WorkerConfig& worker_config(std::uint32_t worker) const { return workers_[worker]->config; }
@@ -382,49 +397,51 @@ public:
     [[nodiscard]] ConnectionKey begin_accept_here(std::uint32_t device, ConnectionId request, QpHandle handle,
                                                   const FlowBlock& flow, const ConnectOptions& options);
     [[nodiscard]] bool has_outcome(const ConnectionKey& key);
-    /// Nobody waits for the attempt's outcome any more.
+    /// Forgets the attempt, because nobody waits for its outcome any more.
     void drop_attempt_here(const ConnectionKey& key) noexcept;
     std::vector<std::byte> conclude_here(const ConnectionKey& key, QpHandle handle, const ConnectOptions& options,
                                          const std::string& what);
-    /// Nothing: the queue pair has nothing in flight, or does not exist.
+    /// Returns nothing if the queue pair does not exist, or has nothing in flight.
     [[nodiscard]] std::optional<Retirement> begin_retiring_here(QpHandle handle,
                                                                 std::chrono::steady_clock::time_point deadline);
-    /// Nothing: not retired yet. Else whether all was flushed in time.
+    /// Returns nothing while the queue pair is not retired. Afterwards returns whether all its work was flushed in
+    /// time.
     [[nodiscard]] std::optional<bool> retired_here(Retirement& retirement);
-    /// After retired_here(), with its result.
+    /// Ends the queue pair. `drained` is the result of retired_here().
     void end_retired_here(QpHandle handle, bool drained);
     std::pair<QpHandle, bool> restart_retired_here(QpHandle handle, bool drained);
     [[nodiscard]] bool has_qp(QpHandle handle) noexcept { return find_qp(handle) != nullptr; }
-    /// A protection domain whose regions have addresses of another process (H8). Throws Error(EOPNOTSUPP) where the
+    /// Makes a protection domain whose regions have addresses of another process (H8). Throws Error(EOPNOTSUPP) if the
     /// provider's code may touch memory at these addresses.
     [[nodiscard]] PdId create_foreign_pd_here(const std::string& device, std::uint32_t client);
-    /// False: the domain is in use, and stays.
+    /// Returns false if the domain is still in use. The domain then stays.
     [[nodiscard]] bool release_pd_here(PdId pd);
     [[nodiscard]] RegionPlan plan_region_here(void* data, std::size_t bytes, std::uint64_t iova, Access access,
                                               const std::string& device, PdId pd);
-    /// Takes `mr`, unless it throws.
+    /// Takes ownership of `mr`, unless it throws.
     RegionInfo add_region_here(const RegionPlan& plan, UniqueMr& mr, HostMemory memory);
-    // Work requests may still name an object that is to end. So a search comes first, and is over before the end
-    // begins. An empty search will do where no queue pair is left that could name the object. The functions that begin
-    // an end throw Error(EBUSY) when the search has found a work request.
+    // To end a region, a window or an address handle: work requests may still name the object. So the caller first
+    // begins a search, waits until the search is over, and passes it to the function that begins the end. That function
+    // throws Error(EBUSY) if the search has found a work request. An empty search is enough if no queue pair is left
+    // that could name the object.
     [[nodiscard]] UseSearch search_region_here(std::uint64_t id);
-    /// Nothing: the registration ended with the runtime, and the region is gone now.
+    /// Returns nothing if the registration has already ended with the runtime. Then the region is removed at once.
     [[nodiscard]] std::optional<RegionEnd> begin_deregistering_here(std::uint64_t id, const UseSearch& search);
-    /// After begin_deregistering_here(). `error` is the provider's answer; ECANCELED: it was not asked. Throws it as an
-    /// Error; the region then stays as it was before.
+    /// Called after begin_deregistering_here(). `error` is the result of RegionEnd::carry_out(), or ECANCELED if that
+    /// was not called. If the region has not ended, throws `error` as an Error, and the region stays as it was before.
     void end_deregistering_here(std::uint64_t id, int error);
     [[nodiscard]] UseSearch search_window_here(MwHandle handle);
     void end_window_here(MwHandle handle, const UseSearch& search);
     [[nodiscard]] UseSearch search_ah_here(AhHandle handle);
-    /// From here on no send finds the address handle, until end_ah_here() or restore_ah_here(). Returns a search for
-    /// sends that came before.
+    /// From now on the workers do not find the address handle for new sends. Then end_ah_here() or restore_ah_here()
+    /// must be called. Returns a search for sends that the workers took before.
     [[nodiscard]] UseSearch begin_removing_ah_here(AhHandle handle, const UseSearch& search);
     void end_ah_here(AhHandle handle, const UseSearch& removal);
     void restore_ah_here(AhHandle handle) noexcept;
-    /// Only when no queue pair is left that could name the address handle.
+    /// May be called only when no queue pair is left that could name the address handle.
     void end_unused_ah_here(AhHandle handle);
-    /// The worker takes no more buffers of the pool. Throws Error(EBUSY) while the pool is used. The caller ends the
-    /// pool's region next.
+    /// From now on the worker takes no more buffers from the pool. Throws Error(EBUSY) while a queue pair or shared
+    /// receive queue uses the pool. The caller ends the pool's region next.
     void begin_closing_pool_here(PoolHandle handle);
     void end_closing_pool_here(PoolHandle handle) noexcept;
     [[nodiscard]] AhPlan plan_ah_here(const QpInfo& peer, const PathAttributes& path, const std::string& device,
@@ -432,15 +449,16 @@ public:
     [[nodiscard]] AhPlan plan_ah_here(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh,
                                       const std::string& device, PdId pd);
     AhHandle add_ah_here(const AhPlan& plan, UniqueAh ah);
-    /// The address that connect() would use. Once AhPlan::find_neighbour() has returned, moving the queue pair keeps
-    /// its worker waiting no longer than one call takes.
+    /// The address that connect() would use. If AhPlan::find_neighbour() is called before connect_here(), the queue
+    /// pair is parked only for as long as a call to the provider takes, and not while the kernel asks the network.
     [[nodiscard]] AhPlan plan_way_here(QpHandle handle, const QpInfo& peer, const PathAttributes& path);
     void connect_here(QpHandle handle, const QpInfo& peer, const PathAttributes& path);
-    /// Between two looks, in a job that has a time limit: this wait does not count as a hang.
+    /// Sleeps briefly before the next check of a condition, in a job that has a time limit. This wait does not count as
+    /// a hang.
     void wait_a_little_here();
-    // For a program's own calls, which wait for its workers.
+    // The next two functions are for calls of the program that owns the runtime. They wait for the workers.
     void await_here(UseSearch& search);
-    /// Calls `begin` again until there is room for its command.
+    /// Calls `begin`, and again until the worker has room for the command.
     template <class Begin>
     auto begin_here(Begin&& begin) {
         for (;;) {
@@ -451,10 +469,10 @@ public:
             }
         }
     }
-    /// Keeps an object until the runtime has stopped: memory that a device may reach, or counters that are in use.
+    /// Keeps an object until the runtime is destroyed: memory that a device may reach, or counters that are in use.
     void keep_until_end(std::shared_ptr<void> what) { kept_.push_back(std::move(what)); }
 
-    /// Any thread, and without the control thread.
+    /// Any thread. Does not need the control thread.
     [[nodiscard]] Health health() const;
 
     const Config config;
@@ -465,7 +483,7 @@ public:
     [[nodiscard]] Device& device(const std::string& name);
 
 private:
-    // How a connection attempt ended. The thread that connects waits for `done`.
+    // An attempt to connect, and its outcome. The thread that called connect() or accept() waits for `done`.
     struct Attempt {
         bool done = false;
         ConnectEvent event;
@@ -482,11 +500,11 @@ private:
     bool stop_here();
 
     [[nodiscard]] DeviceSlot& find_device(const std::string& name);
-    /// A device that is not lost.
+    /// Throws Error if the device is lost.
     [[nodiscard]] DeviceSlot& device_slot(const std::string& name);
     [[nodiscard]] QpSlot* find_qp(QpHandle handle) noexcept;
     [[nodiscard]] QpSlot& qp_slot(QpHandle handle);
-    /// A queue pair whose device is not lost.
+    /// Throws Error if the queue pair's device is lost.
     [[nodiscard]] QpSlot& live_qp_slot(QpHandle handle);
 
     // sessions.cc
@@ -498,7 +516,7 @@ private:
     SrqHandle create_srq_here(const SrqSpec& spec);
     [[nodiscard]] SrqSlot* find_srq(SrqHandle handle) noexcept;
     [[nodiscard]] SrqSlot& srq_slot(SrqHandle handle);
-    /// A shared receive queue whose device is not lost.
+    /// Throws Error if the shared receive queue's device is lost.
     [[nodiscard]] SrqSlot& live_srq_slot(SrqHandle handle);
     void close_srq_here(SrqSlot& srq);
     void lose_srq_here(SrqSlot& srq);
@@ -524,7 +542,7 @@ private:
     [[nodiscard]] SrqSlot* srq_for(const QpSpec& spec, const QpSlot& qp);
     void add_flow_control(const QpSpec& spec, QpSlot& qp, std::uint32_t send_depth);
     [[nodiscard]] static FlowBlock flow_block_of(const QpSlot& qp) noexcept;
-    /// Once the connection is established. Throws where only one of its ends has flow control.
+    /// Called when the connection is established. Throws Error if the two ends have different kinds of flow control.
     void start_flow_here(QpSlot& qp, const FlowBlock& peer);
     static void require_same_flow(const QpSlot& qp, FlowControl peer);
     void fail_flow_here(const WorkerSlot& worker, std::uint32_t index, std::uint16_t generation, FlowFault fault);
@@ -588,7 +606,7 @@ private:
     [[nodiscard]] const WorkerSlot* worker_of_cq(const ibv_cq* cq) const noexcept;
     void on_async_event(DeviceSlot& device, const ibv_async_event& taken, const Event& event);
     [[nodiscard]] QpAndOwner with_owner(const QpSlot& qp) const noexcept;
-    /// Logs within a budget. A line that there is no memory for is left out, and counted.
+    /// Logs a line about a queue pair, within a budget. If there is no memory for the line, it is left out and counted.
     template <class... Args>
     void log_of_qp(LogLevel level, const std::optional<QpAndOwner>& which, fmt::format_string<Args...> what,
                    Args&&... args) noexcept {
@@ -640,7 +658,7 @@ private:
     std::vector<std::unique_ptr<PoolSlot>> pools_;  // by index
     HandlePool<PoolHandle> pool_handles_{kReceivePoolsMax};
     std::vector<std::unique_ptr<QpSlot>> qps_;  // by index
-    std::vector<std::uint32_t> qp_lives_;       // by index: how many lives have begun
+    std::vector<std::uint32_t> qp_lives_;       // by index: number of lives (generations) that have begun
     std::vector<std::unique_ptr<AhSlot>> ahs_;  // by index
     std::vector<std::uint16_t> ah_generations_;
     std::uint16_t next_qp_index_ = 0;
@@ -649,8 +667,8 @@ private:
     std::uint32_t next_pd_ = 1;
     std::uint64_t next_region_ = 1;
     std::chrono::steady_clock::time_point next_look_at_requests_{};
-    // For log lines that peers and attached processes can cause as often as they like. Warnings have a budget of their
-    // own, so that they take none of the errors' room.
+    // For log lines that peers and attached processes can cause as often as they like. Warnings and errors have
+    // separate budgets, so that warnings do not suppress errors.
     LineBudget qp_warnings_{10};
     LineBudget qp_errors_{10};
     LineBudget refused_requests_{10};
@@ -660,7 +678,7 @@ private:
     Attempts attempts_;
     std::map<ListenerKey, std::deque<ConnectEvent>> requests_;
 
-    // The destructor ends them in the order that their comments ask for.
+    // The destructor stops the loop, ends the executor, and then destroys the loop (see EventLoop::stop).
     std::unique_ptr<Executor> executor_;
     std::unique_ptr<EventLoop> loop_;
 };

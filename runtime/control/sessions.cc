@@ -15,7 +15,7 @@
 namespace pollcore {
 namespace {
 
-// A worker lets go of a session in less time, unless it hangs.
+// A worker that does not hang releases a session in less time.
 constexpr std::chrono::milliseconds kLettingGoUsual{5000};
 
 }  // namespace
@@ -57,7 +57,6 @@ OpenedSession RuntimeState::open_session(const SessionOptions& options) {
     });
 }
 
-// If `block` is empty, the runtime allocates it.
 std::uint32_t RuntimeState::open_session_here(const SessionOptions& options, HostMemory block, SessionBells bells,
                                               std::shared_ptr<ClientShare> client) {
     const bool shared = client != nullptr;
@@ -93,7 +92,8 @@ std::uint32_t RuntimeState::open_session_here(const SessionOptions& options, Hos
     if (free == worker.sessions.end()) {
         worker.sessions.push_back(0);
     }
-    // The session gets its place first: an object that the worker knows must not be lost for want of memory (D29).
+    // The session gets its place in sessions_ first: after the worker knows an object, storing it must not fail for
+    // lack of memory (D29).
     const std::uint32_t id = slot.id;
     const auto placed = sessions_.emplace(id, std::move(slot)).first;
     Undo take_back([&]() noexcept {
@@ -141,8 +141,8 @@ bool RuntimeState::close_session_here(std::uint32_t session_id, std::chrono::ste
     while (!session_closed_here(session_id)) {
         if (platform->now() > warn_at) {
             log_error(
-                "the worker of session {} has not released it for {} ms: it is stuck inside a provider's call, or its "
-                "core is taken",
+                "the worker of session {} has not released it for {} ms: it is stuck inside a provider's call, or "
+                "another thread occupies its core",
                 session_id, kLettingGoUsual.count());
             warn_at += kLettingGoUsual;
         }
@@ -158,7 +158,7 @@ void RuntimeState::begin_closing_session_here(std::uint32_t session_id, std::chr
         return;
     }
     SessionSlot& session = found->second;
-    std::exception_ptr kept;  // the provider did not destroy a queue pair; that must not keep the others from ending
+    std::exception_ptr kept;  // the provider did not destroy a queue pair; the others must still be closed
     for (std::size_t i = 0; i < qps_.size(); ++i) {
         if (qps_[i] != nullptr && qps_[i]->worker == session.worker && qps_[i]->end != nullptr &&
             std::any_of(qps_[i]->end->options().shares.begin(), qps_[i]->end->options().shares.end(),
@@ -170,15 +170,16 @@ void RuntimeState::begin_closing_session_here(std::uint32_t session_id, std::chr
             }
         }
     }
-    // The session has a share of each queue pair of its shared receive queues. So these queue pairs were closed above,
-    // unless the provider kept one.
+    // The session has a share of each queue pair that uses one of its shared receive queues. So these queue pairs were
+    // closed above, unless the provider did not destroy one.
     for (const auto& srq : srqs_) {
         if (srq != nullptr && srq->session == session_id && (!kept || srq->qps == 0)) {
             close_srq_here(*srq);
         }
     }
     if (kept) {
-        std::rethrow_exception(kept);  // the worker goes on with what the kept queue pair has in flight
+        // The worker goes on with the work in flight of the queue pair that was not destroyed
+        std::rethrow_exception(kept);
     }
     detach_pools_here(session_id);
     unwatch_visitor_here(session);
@@ -201,8 +202,8 @@ bool RuntimeState::session_closed_here(std::uint32_t session_id) {
     return true;
 }
 
-// Called after the workers have ended. A session that could not be closed, since a provider kept a queue pair, learns
-// of its end here.
+// Called after the workers have ended. Ends a session that could not be closed before, because a provider did not
+// destroy a queue pair.
 void RuntimeState::end_session_here(SessionSlot& session) noexcept {
     if (session.end == nullptr) {
         return;
@@ -225,7 +226,8 @@ void RuntimeState::release_session(std::uint32_t session_id) noexcept {
         executor_->run(
             [&] {
                 const auto found = sessions_.find(session_id);
-                // A worker that did not let go of the session may still write its rings; then the memory stays.
+                // If the worker has not released the session, it may still write to the session's rings. Then the
+                // memory stays.
                 if (found != sessions_.end() && found->second.end == nullptr) {
                     sessions_.erase(found);
                 }

@@ -1,4 +1,4 @@
-// Shared receive queues: making them, their limit, their end.
+// Makes and ends shared receive queues, and handles their limit.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -69,8 +69,8 @@ SrqHandle RuntimeState::create_srq_here(const SrqSpec& spec) {
     end.recvs().set_provider(slot->srq.get());
     std::uint32_t part = spec.depth;
     if (spec.credit_connections != 0) {
-        // No more than one peer's part may be missing: else a peer that has used its own part would wait for the
-        // others.
+        // At most one peer's part of the receives may be missing from the queue. Otherwise a peer that has used up its
+        // own part would have to wait for other peers.
         part = spec.depth / spec.credit_connections;
         slot->grants = std::make_unique<SharedGrants>(end.recvs(), part, spec.credit_connections);
         end.recvs().set_watcher(slot->grants.get());
@@ -109,7 +109,7 @@ SrqSlot& RuntimeState::live_srq_slot(SrqHandle handle) {
     return srq;
 }
 
-// arm_limit() and limit() park nothing: they touch no memory that the worker's posts or polls use.
+// arm_limit() and limit() park nothing, because they use no memory that the worker uses when it posts or polls.
 void RuntimeState::arm_limit(SrqHandle handle, std::uint32_t limit) {
     executor_->run([&] {
         SrqSlot& srq = live_srq_slot(handle);
@@ -135,15 +135,15 @@ void RuntimeState::close_srq(SrqHandle handle) {
     executor_->run(
         [&] {
             if (SrqSlot* srq = find_srq(handle);
-                srq != nullptr) {  // else it was closed with its session or the runtime
+                srq != nullptr) {  // else the queue was closed with its session or the runtime
                 close_srq_here(*srq);
             }
         },
         Executor::Patience::unlimited);
 }
 
-// First the worker posts nothing more to the queue, then the queue is destroyed. Only then does the runtime complete
-// its receives: no device may write their buffers any more (H2).
+// First the worker stops posting to the queue. Then the queue is destroyed. Only then does the runtime complete the
+// queue's receives, because now the device cannot write to their buffers any more (H2).
 void RuntimeState::close_srq_here(SrqSlot& srq) {
     if (srq.qps != 0) {
         throw Error(EBUSY,
@@ -160,8 +160,8 @@ void RuntimeState::close_srq_here(SrqSlot& srq) {
     srqs_[srq.handle.index].reset();
 }
 
-// Like close_srq_here(), but the slot stays until the application closes it. Its queue pairs have ended, and their
-// slots stay, too.
+// Like close_srq_here(), but the slot stays until the application closes the queue. The queue's QPs have ended before;
+// their slots stay, too.
 void RuntimeState::lose_srq_here(SrqSlot& srq) {
     WorkerProxy& worker = *workers_[srq.worker]->proxy;
     worker.retire(srq.handle, Status::device_removed);
@@ -172,7 +172,7 @@ void RuntimeState::lose_srq_here(SrqSlot& srq) {
 void RuntimeState::destroy_verbs_srq(SrqSlot& srq) {
     DeviceSlot& device = *devices_[srq.device];
     const int error = device.device->destroy(srq.srq.get());
-    // A device that the kernel has let go of answers EIO; its shared receive queues have ended with it.
+    // EIO: the kernel has given up the device, and the device's shared receive queues have ended with it.
     if (error != 0 && !(error == EIO && device.lost)) {
         if (error == EIO && lost_meanwhile(device) && srq.srq == nullptr) {
             return;

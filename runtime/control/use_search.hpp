@@ -1,7 +1,7 @@
-// Finds out whether a work request names an object that is to end, and on which worker. Each worker looks at a part in
-// each of its steps, since an application's ring may be long.
+// Finds out whether any worker still has a work request that names an object that is about to end. A worker spreads the
+// search over many steps, because an application's ring may be long.
 //
-// Thread safety: only the control thread, and only while its workers exist.
+// Thread safety: only the control thread, and only while the workers exist.
 #pragma once
 
 #include <cstdint>
@@ -24,17 +24,18 @@ public:
         std::swap(user_, other.user_);
         return *this;
     }
-    /// Drops the answers that are still to come.
+    /// Ignores the answers that have not come yet.
     ~UseSearch();
 
-    /// Adds a worker. `begin` begins the search at the worker's proxy, and returns the number to ask found() about.
+    /// Adds a worker to the search. `begin` begins the search at the worker's proxy, and returns the number to pass to
+    /// WorkerProxy::found().
     template <class Begin>
     void add(const WorkerSlot& worker, WorkerProxy& proxy, Begin&& begin) {
         parts_.reserve(parts_.size() + 1);
         parts_.push_back({&worker, &proxy, begin(proxy)});
     }
     [[nodiscard]] bool over();
-    /// Once the search is over: the worker that has such a work request, or null.
+    /// After over() has returned true: a worker that has such a work request, or null.
     [[nodiscard]] const WorkerSlot* user() const noexcept { return user_; }
 
 private:
@@ -43,7 +44,7 @@ private:
         WorkerProxy* proxy = nullptr;
         std::uint64_t search = 0;
     };
-    std::vector<Part> parts_;  // the parts that are not over
+    std::vector<Part> parts_;  // the searches whose workers have not answered yet
     const WorkerSlot* user_ = nullptr;
 };
 

@@ -1,5 +1,5 @@
-// Memory windows, and the regions that they may be bound to. A bind names both by handles, which its worker looks up
-// (D24). A window is known to the one worker that it was made for, a region to all workers.
+// Memory windows, and the regions to which they may be bound. A bind names the window and the region by handles, which
+// the worker looks up (D24). Only the worker for which a window was made knows the window. All workers know a region.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -22,8 +22,8 @@ MrHandle RuntimeState::add_bindable_here(ibv_mr& mr, std::uint32_t pd) {
     }
     const BindableRegion region{.handle = *handle, .pd = pd, .mr = &mr};
     Undo take_back([&]() noexcept { region_handles_.give_back(*handle); });
-    // Every worker makes room before the first one is told: a hostile process may bind to the region as soon as one
-    // worker knows it, and then the region could not be taken back.
+    // First every worker makes room, so that no later worker can fail: a hostile process may bind to the region as soon
+    // as one worker knows it, and then the region could not be taken back.
     for (const auto& worker : workers_) {
         worker->proxy->make_room(region);
     }
@@ -34,7 +34,8 @@ MrHandle RuntimeState::add_bindable_here(ibv_mr& mr, std::uint32_t pd) {
     return *handle;
 }
 
-// Null: no worker knows the region any more. Else the worker whose binds in flight name it; all workers still know it.
+// Returns null if no worker knows the region any more. Otherwise a worker has binds in flight to the region: returns
+// that worker, and all workers still know the region.
 WorkerSlot* RuntimeState::remove_bindable_here(const RegionSlot& region) {
     if (!region.handle.valid()) {
         return nullptr;
@@ -124,7 +125,7 @@ UseSearch RuntimeState::search_window_here(MwHandle handle) {
 
 void RuntimeState::end_window_here(MwHandle handle, const UseSearch& search) {
     if (!running_.load()) {
-        windows_[handle.index].reset();  // the device's window ended with the runtime
+        windows_[handle.index].reset();  // the device's window has ended with the runtime
         return;
     }
     WindowSlot* slot = window_slot(handle);
@@ -136,7 +137,7 @@ void RuntimeState::end_window_here(MwHandle handle, const UseSearch& search) {
                        handle.index, handle.generation, worker.config.name));
     }
     const int error = slot->mw != nullptr ? devices_[slot->device]->device->destroy(slot->mw.get()) : 0;
-    // A device that the kernel has let go of answers EIO; its windows have ended with it.
+    // EIO: the kernel has given up the device, and the device's windows have ended with it.
     if (error != 0 && !(error == EIO && lost_meanwhile(*devices_[slot->device]))) {
         worker.proxy->add_window(*slot->end);
         throw Error(error,
@@ -147,27 +148,29 @@ void RuntimeState::end_window_here(MwHandle handle, const UseSearch& search) {
     window_handles_.give_back(handle);
 }
 
-// Makes windows of the queue pair anew; each keeps its handle (D25). A type 2 window must end before the queue pair
-// that it is bound to is destroyed: otherwise Soft-RoCE waits for the window in vain, and then window and queue pair
-// point to memory that is gone. A queue pair that is reset begins a new life, which its windows know nothing of. And a
-// window whose last binds were lost with their queue pair cannot be bound again, since nobody knows its key.
+// Replaces windows of the queue pair by new ones with the same handles (D25). There are three reasons. First, a type 2
+// window must end before the queue pair to which it is bound is destroyed. Otherwise Soft-RoCE waits for the window in
+// vain, and then window and queue pair point to freed memory. Second, after a reset the queue pair has a new handle,
+// but its windows would still name the old one. Third, if a window's last binds were lost with their queue pair, nobody
+// knows the window's key, so the window cannot be bound again.
 void RuntimeState::renew_windows_here(const QpSlot& qp) {
     if (devices_[qp.device]->lost) {
-        return;  // its windows can only be deallocated
+        return;  // a lost device's windows can only be deallocated
     }
     WorkerSlot& worker = *workers_[qp.worker];
     for (const auto& slot : windows_) {
         if (slot == nullptr || slot->worker != qp.worker || slot->device != qp.device || slot->mw == nullptr) {
             continue;
         }
-        // The worker stored bound_on() and lost() before it sent the answer that the control thread has received.
+        // The worker stored the values of bound_on() and lost() before it sent an answer that the control thread has
+        // received, so they can be read here.
         const bool bound = slot->mw->type == IBV_MW_TYPE_2 && slot->end->bound_on() == bits_of(qp.handle) &&
                            !planted(Bug::window_kept);
         if (!bound && !slot->end->lost()) {
             continue;
         }
         if (!worker.proxy->remove_window(slot->end->options().handle)) {
-            continue;  // binds are in flight: on another queue pair, or on this one, which is about to lose them
+            continue;  // binds of the window are in flight: on another queue pair, or on this one, which will lose them
         }
         Device& device = *devices_[slot->device]->device;
         try {

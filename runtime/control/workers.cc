@@ -1,4 +1,4 @@
-// Starting workers.
+// Starts workers.
 #include <sys/epoll.h>
 
 #include <cerrno>
@@ -12,11 +12,11 @@
 namespace pollcore {
 namespace {
 
-// How often a queue pair that waits for its peer's credit probes whether the peer has vanished. The transport's retries
-// come on top.
+// How often a queue pair that waits for its peer's credit checks whether the peer has vanished. Then the transport's
+// retries take further time.
 constexpr std::chrono::seconds kProbeEvery{1};
 
-// Throws Error when the worker is configured for something that the device cannot do.
+// Throws Error if the worker's configuration asks for something that the device cannot do.
 void require_offered(const WorkerConfig& worker, Device& device) {
     const DeviceLimits& limits = device.limits();
     if (worker.poll == PollVerbs::extended && !limits.extended_cqs) {

@@ -1,12 +1,13 @@
-// A completion channel tells one sleeping thread of completions on one device (H21).
+// A completion channel informs one sleeping thread about completions on one device (H21).
 //
-// Works like ibv_create_comp_channel(3), ibv_get_cq_event(3) and ibv_ack_cq_events(3). These look inside their context
-// and so cannot serve a software device (H24). To sleep: arm the CQs by ibv_req_notify_cq, poll each CQ once, and take
-// the events that there are. Only if there was nothing, wait on fd(), at most until look_again_ns().
+// Works like ibv_create_comp_channel(3), ibv_get_cq_event(3) and ibv_ack_cq_events(3). These functions use internals of
+// the ibv_context, so they do not work for a software device (H24). Before it sleeps, the thread arms all CQs by
+// ibv_req_notify_cq, polls each CQ once, and takes all events. Only if it has found neither a completion nor an event,
+// it waits on fd(), at most until look_again_ns().
 //
-// Thread safety: only the sleeping thread calls it, but for the constructor and destructor.
-// Ownership: a channel outlives the CQs that were made with it. Each event that was taken is acknowledged before its CQ
-// is destroyed (I9).
+// Thread safety: only the sleeping thread calls the functions, except the constructor and the destructor.
+// Ownership: a channel must outlive the CQs that were made with it. Each event that was taken must be acknowledged
+// before its CQ is destroyed (I9).
 #pragma once
 
 #include <cstdint>
@@ -22,20 +23,23 @@ public:
     CompletionChannel(const CompletionChannel&) = delete;
     CompletionChannel& operator=(const CompletionChannel&) = delete;
 
-    /// For CqOptions::channel.
+    /// The value for CqOptions::channel.
     [[nodiscard]] virtual ibv_comp_channel* verbs() noexcept = 0;
-    /// Non-blocking. Readable when there may be an event, once next_event() has said that there is none.
+    /// Non-blocking. After next_event() has returned EAGAIN, the descriptor becomes readable when there may be an
+    /// event.
     [[nodiscard]] virtual int fd() const noexcept = 0;
-    /// Takes an event. Returns 0 and sets `cq`. EAGAIN: there is none now. Any other errno value: no event will come
-    /// any more.
+    /// Takes an event: sets `cq` and returns 0. Returns EAGAIN if there is no event now, and any other errno value if
+    /// no event will ever come again.
     [[nodiscard]] virtual int next_event(ibv_cq*& cq) noexcept = 0;
     virtual void acknowledge(ibv_cq& cq, std::uint32_t events) noexcept = 0;
-    /// After next_event() has found no event: when it must be called again even if fd() is not readable. In nanoseconds
-    /// of the steady clock, or of the clock that the device was given. A software device needs such calls: it moves
-    /// only while somebody looks, and has timers.
+    /// Called after next_event() has returned EAGAIN. Returns the time when next_event() must be called again even if
+    /// fd() is not readable, in nanoseconds of the steady clock, or of the clock that the device was given. kNever: it
+    /// need not be called. A software device needs such calls for its timers, because it works only during the calls of
+    /// its users.
     [[nodiscard]] virtual std::uint64_t look_again_ns() noexcept { return kNever; }
 
-    /// After next_event() has found no event: the thread does not sleep after all, so nobody need wake it.
+    /// Called after next_event() has returned EAGAIN, when the thread has woken up or does not sleep after all. From
+    /// now on nobody needs to wake the thread.
     virtual void awake() noexcept {}
 
     static constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();

@@ -1,18 +1,18 @@
-// The cold side of an RDMA device, real or software.
+// The cold side of an RDMA device, real or software: everything except posting and polling.
 //
-// The data path never comes here: it calls ibv_post_send, ibv_post_recv, ibv_poll_cq and ibv_start_poll on the genuine
-// objects that this class makes, whatever the device behind them.
+// The data path never comes here: it calls ibv_post_send, ibv_post_recv, ibv_poll_cq and ibv_start_poll on the verbs
+// objects that this class makes, for every kind of device.
 //
 // Thread safety: one control thread at a time makes all calls. Only register_memory(), create_ah(), find_neighbour()
-// and destroy() of a memory region may run beside other calls, for a domain that nobody destroys meanwhile. Calls may
-// block (H17).
+// and destroy() of a memory region may run at the same time as other calls, if nobody destroys their protection domain
+// meanwhile. Calls may block (H17).
 //
-// Ownership: objects that create_* and register_memory return belong to the caller and go back through destroy(); the
-// UniqueX types below do so. A device outlives everything made on it.
+// Ownership: the caller owns the objects that create_* and register_memory return. It gives them back by destroy(), as
+// the UniqueX types below do. A device must outlive all objects made on it.
 //
-// Errors: create_*, register_memory, modify and query throw pollcore::Error. It says what was asked and, if that is
-// beyond a limit, what the device has. destroy() returns 0 or an errno value, since "still in use" is an answer
-// (EBUSY).
+// Errors: create_*, register_memory, modify and query throw pollcore::Error. Its text says what was asked for and, if
+// that exceeds a limit of the device, the limit. destroy() returns 0 or an errno value instead, because "still in use"
+// (EBUSY) is an ordinary answer.
 #pragma once
 
 #include <cerrno>
@@ -42,36 +42,38 @@ struct DeviceLimits {
     std::uint32_t cqes_max = 0;
     std::uint32_t qp_depth_max = 0;   ///< max_qp_wr
     std::uint32_t sges_max = 0;       ///< per work request
-    std::uint32_t inline_max = 0;     ///< largest inline payload this device is known to take
+    std::uint32_t inline_max = 0;     ///< largest inline payload that this device is known to accept
     std::uint32_t rd_atomic_max = 0;  ///< reads and atomics in flight, as target and as initiator
     std::uint32_t srqs_max = 0;       ///< shared receive queues; 0: the device has none
     std::uint32_t srq_depth_max = 0;  ///< max_srq_wr
     std::uint32_t srq_sges_max = 0;   ///< per receive of a shared receive queue
     std::uint64_t memory_region_max = 0;
     std::uint32_t comp_vectors = 1;          ///< num_comp_vectors
-    std::uint32_t moderation_count_max = 0;  ///< completions for one event; 0: events are not moderated
+    std::uint32_t moderation_count_max = 0;  ///< largest number of completions for one event; 0: no moderation
     std::uint32_t moderation_period_max_us = 0;
     bool atomics = false;
-    std::uint32_t memory_windows_max = 0;  ///< of both types together
+    std::uint32_t memory_windows_max = 0;  ///< windows of both types together
     bool memory_windows_1 = false;         ///< IBV_DEVICE_MEM_WINDOW
     bool memory_windows_2 = false;         ///< IBV_DEVICE_MEM_WINDOW_TYPE_2A or _2B
     bool invalidation = false;             ///< IBV_WR_LOCAL_INV and _SEND_WITH_INV (IBV_DEVICE_MEM_MGT_EXTENSIONS)
-    bool thread_domains = false;           ///< objects of a ThreadDomain do without the provider's locks
+    bool thread_domains = false;           ///< objects made in a ThreadDomain need no locks of the provider
     bool extended_cqs = false;             ///< CQs can be polled by ibv_start_poll and its kin
     PollChoice poll = kPollOfOthers;       ///< which way to poll CQs takes fewer cycles, if extended_cqs is true
-    /// Bits of a completion's time stamp, with CqOptions::device_time; 0: completions have none.
+    /// Which bits of a completion's time stamp are valid, with CqOptions::device_time; 0: completions have no time
+    /// stamp.
     std::uint64_t completion_timestamp_mask = 0;
     std::uint64_t hca_core_clock_khz = 0;  ///< frequency of the time stamps' clock; 0: the device does not say
-    /// False: ibv_next_poll must not find the CQ empty. So each completion is taken between a start and an end of its
-    /// own.
+    /// False: ibv_next_poll must not be called on an empty CQ. So each completion is taken between an ibv_start_poll
+    /// and an ibv_end_poll of its own.
     bool next_poll = true;
-    /// The provider's code can leave the memory of SGEs alone: QpOptions::foreign_addresses.
+    /// The provider's code can be kept from reading and writing the memory of SGEs: see QpOptions::foreign_addresses.
     bool foreign_addresses = false;
 };
 
-/// The extended CQ that create_cq made with CqOptions::extended.
+/// Returns the extended CQ that create_cq() has made with CqOptions::extended.
 [[nodiscard]] inline ibv_cq_ex* extended(ibv_cq* cq) noexcept {
-    return reinterpret_cast<ibv_cq_ex*>(cq);  // undoes ibv_cq_ex_to_cq(3); verbs promise that both types begin alike
+    // Undoes ibv_cq_ex_to_cq(3). The verbs promise that both types begin with the same members.
+    return reinterpret_cast<ibv_cq_ex*>(cq);
 }
 
 /// One entry of a port's GID table.
@@ -79,12 +81,12 @@ struct GidEntry {
     std::uint32_t index = 0;
     ibv_gid gid{};
     bool roce_v2 = false;
-    std::uint32_t ifindex = 0;  ///< of its network interface, if it has one
+    std::uint32_t ifindex = 0;  ///< index of the GID's network interface; 0: none
 };
 
-/// The owner thread's share of a device. Only one thread uses the CQs and QPs made in it, so the provider may leave out
-/// its locks. On a verbs device it is an ibv_td, if the device has one. On the software device it is the engine, which
-/// moves when this thread polls.
+/// One thread's part of a device. Only that thread uses the CQs and QPs that are made in the domain, so the provider
+/// may leave out its locks. On a verbs device the domain is an ibv_td, if the device has them. On the software device
+/// the domain is an engine, which works when the thread polls.
 class ThreadDomain {
 public:
     virtual ~ThreadDomain() = default;
@@ -92,14 +94,15 @@ public:
 
 struct CqOptions {
     std::uint32_t cqe = 0;                ///< entries wanted; the device may give more
-    ThreadDomain* domain = nullptr;       ///< null: any thread may use it
+    ThreadDomain* domain = nullptr;       ///< null: any thread may use the CQ
     ibv_comp_channel* channel = nullptr;  ///< CompletionChannel::verbs() of the domain; null: the CQ has no events
-    std::uint32_t comp_vector = 0;        ///< which of the limits().comp_vectors it uses for interrupts
+    std::uint32_t comp_vector = 0;        ///< number of the CQ's interrupt vector, below limits().comp_vectors
     void* cq_context = nullptr;
-    /// The CQ is polled by ibv_start_poll: it is an ibv_cq_ex, whose immediates and standard fields can be read. With
-    /// a domain it is single-threaded, if the device offers that. EOPNOTSUPP if DeviceLimits::extended_cqs is false.
+    /// The CQ is an ibv_cq_ex and is polled by ibv_start_poll. The standard fields and the immediates of its
+    /// completions can be read. With a domain the CQ is single-threaded, if the device offers that. EOPNOTSUPP if
+    /// DeviceLimits::extended_cqs is false.
     bool extended = false;
-    /// Only with `extended`: ibv_wc_read_completion_ts can be called, too. EOPNOTSUPP if
+    /// Only with `extended`: ibv_wc_read_completion_ts can be called on the CQ, too. EOPNOTSUPP if
     /// DeviceLimits::completion_timestamp_mask is 0.
     bool device_time = false;
 };
@@ -113,9 +116,9 @@ struct QpOptions {
     ibv_qp_type type = IBV_QPT_RC;
     ibv_qp_cap cap{};
     bool signal_all = false;
-    /// SGEs hold addresses of another process, at which this process has something else, or nothing. So the provider's
-    /// code must not read or write there, as providers do that let the NIC put small messages into CQEs (H8).
-    /// EOPNOTSUPP if DeviceLimits::foreign_addresses is false.
+    /// SGEs hold addresses of another process. At these addresses this process has other memory, or none. So the
+    /// provider's code must not read or write there. Otherwise some providers would do so, because they let the NIC put
+    /// small messages into CQEs (H8). EOPNOTSUPP if DeviceLimits::foreign_addresses is false.
     bool foreign_addresses = false;
     void* qp_context = nullptr;
 };
@@ -144,46 +147,47 @@ public:
     [[nodiscard]] virtual int numa_node() const noexcept = 0;
     [[nodiscard]] std::uint8_t port() const noexcept { return port_; }
 
-    /// Both ask the device each time: ports go down, and GID tables change.
+    /// query_port() and gids() ask the device at each call, because ports go down and GID tables change.
     [[nodiscard]] virtual ibv_port_attr query_port() = 0;
     [[nodiscard]] virtual std::vector<GidEntry> gids() = 0;
 
     [[nodiscard]] virtual std::unique_ptr<ThreadDomain> create_thread_domain() = 0;
     [[nodiscard]] virtual ibv_pd* create_pd() = 0;
-    /// A channel for CQs of this domain. ibv_create_comp_channel(3).
+    /// Makes a channel for CQs of this domain. ibv_create_comp_channel(3).
     [[nodiscard]] virtual std::unique_ptr<CompletionChannel> create_channel(ThreadDomain* domain) = 0;
     [[nodiscard]] virtual ibv_cq* create_cq(const CqOptions& options) = 0;
-    /// From here on an event comes for every `count` completions, or for fewer after `period_us` microseconds.
-    /// ibv_modify_cq(3). EOPNOTSUPP if limits() have no moderation.
+    /// From now on the CQ raises one event for every `count` completions. After `period_us` microseconds it raises an
+    /// event for fewer completions, too. ibv_modify_cq(3). EOPNOTSUPP if limits() have no moderation.
     virtual void moderate(ibv_cq* cq, std::uint16_t count, std::uint16_t period_us) = 0;
-    /// The QP is in RESET. `options.cap` is raised to what the device gave.
+    /// Makes a QP in RESET. Raises `options.cap` to the capacity that the device gave.
     [[nodiscard]] virtual ibv_qp* create_qp(QpOptions& options) = 0;
-    /// The lines that the provider posts to, if they are known.
+    /// The cache lines to which the provider writes work requests, if they are known.
     [[nodiscard]] virtual SendQueueLines send_queue_lines(ibv_qp*) { return {}; }
-    /// Receives that several QPs share. `options.depth` and `options.sges_max` are raised to what the device gave.
+    /// Makes an SRQ. Raises `options.depth` and `options.sges_max` to the capacity that the device gave.
     [[nodiscard]] virtual ibv_srq* create_srq(SrqOptions& options) = 0;
     /// `iova` is the address that work requests and peers use; ibv_reg_mr_iova(3). An Error names `iova` and not
-    /// `addr`: the error may be told to another process, which must not learn an address of this one.
+    /// `addr`: the error may be sent to another process, which must not learn an address of this process.
     [[nodiscard]] virtual ibv_mr* register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
                                                   int access) = 0;
-    /// A window that is bound to nothing. ibv_alloc_mw(3).
+    /// Makes a memory window that is not bound. ibv_alloc_mw(3).
     [[nodiscard]] virtual ibv_mw* create_mw(ibv_pd* pd, ibv_mw_type type) = 0;
-    /// An address handle for the datagrams of QPs of this PD. May ask the network for the neighbour's address (H15).
+    /// Makes an address handle for the datagrams of QPs of this PD. May ask the network for the neighbour's address
+    /// (H15).
     [[nodiscard]] virtual ibv_ah* create_ah(ibv_pd* pd, ibv_ah_attr& attr) = 0;
-    /// Returns when the kernel knows the neighbour's address: connecting a queue pair then does not wait (H15). Throws
-    /// Error if nobody answers for the address. Any thread; may take a second. Does nothing on a device on which
-    /// connecting never waits.
+    /// Waits until the kernel knows the neighbour's address, so that connecting a queue pair does not have to wait for
+    /// it (H15). Throws Error if no neighbour answers. Any thread; may take a second. On a device where connecting
+    /// never waits, this does nothing.
     virtual void find_neighbour(ibv_pd* pd, ibv_ah_attr& attr) {
         (void)pd;
         (void)attr;
     }
-    /// The way back to the sender of a datagram, from the completion and the GRH at the beginning of the buffer;
-    /// ibv_init_ah_from_wc(3).
+    /// Returns the address of a datagram's sender. It is taken from the completion, and from the GRH at the beginning
+    /// of the receive buffer. ibv_init_ah_from_wc(3).
     [[nodiscard]] virtual ibv_ah_attr way_back(ibv_wc& wc, ibv_grh& grh) = 0;
     virtual void modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) = 0;
     virtual ibv_qp_attr query(ibv_qp* qp, int mask) = 0;
-    /// Whether the bytes of an RDMA write arrive at this QP in order, so that the last byte stands for all (H12). The
-    /// QP is in RTS. ibv_query_qp_data_in_order(3).
+    /// Whether the bytes of an RDMA write arrive at this QP in order: when the last byte is there, all are (H12). The
+    /// QP must be in RTS. ibv_query_qp_data_in_order(3).
     [[nodiscard]] virtual bool writes_in_order(ibv_qp* qp) = 0;
     virtual void modify(ibv_srq* srq, ibv_srq_attr& attr, int mask) = 0;
     virtual ibv_srq_attr query(ibv_srq* srq) = 0;
@@ -194,7 +198,7 @@ public:
     virtual int destroy(ibv_qp* qp) noexcept = 0;
     virtual int destroy(ibv_srq* srq) noexcept = 0;
     virtual int destroy(ibv_mr* mr) noexcept = 0;
-    /// A bound window gives access to nothing any more.
+    /// If the window was bound, it gives no access any more.
     virtual int destroy(ibv_mw* window) noexcept = 0;
 
     /// Readable when next_async_event() would return an event. Non-blocking; owned by the device.
@@ -203,7 +207,8 @@ public:
     [[nodiscard]] virtual std::optional<ibv_async_event> next_async_event() = 0;
     virtual void acknowledge(const ibv_async_event& event) noexcept = 0;
 
-    /// The device's own counts, of the whole device or of a QP; nothing if it does not count (H7).
+    /// The RNR counts that the device keeps, for the whole device or for one QP. Nothing if the device does not count
+    /// (H7).
     [[nodiscard]] virtual std::optional<RnrCounts> rnr_counts() = 0;
     [[nodiscard]] virtual std::optional<RnrCounts> rnr_counts(ibv_qp* qp) = 0;
 

@@ -1,4 +1,4 @@
-// Opening the device that a configuration names.
+// Opens the device that a configuration names.
 #pragma once
 
 #include <memory>

@@ -1,7 +1,7 @@
-// The lines of memory to which a provider writes the next work request of a send queue. A worker prefetches them before
-// it posts (D12).
+// The cache lines to which a provider writes the next work request of a send queue. A worker prefetches these lines
+// before it posts (D12).
 //
-// Thread safety: the memory is the provider's. It is written by the thread that posts, and by a thread that resets or
+// Thread safety: the provider owns the memory. The thread that posts writes it, and so does a thread that resets or
 // destroys the QP.
 #pragma once
 
@@ -18,16 +18,16 @@ class SendQueueLines {
 public:
     static constexpr std::size_t kBlock = 64;
 
-    /// The lines are not known.
+    /// An object whose lines are not known.
     SendQueueLines() = default;
-    /// `posted`: the doorbell record's count, big endian. `n` blocks, a power of two.
+    /// `posted`: the doorbell record's count, big endian. `n`: number of blocks, a power of two.
     SendQueueLines(const std::uint32_t* posted, const void* blocks, std::uint32_t n) noexcept
         : posted_(posted), blocks_(static_cast<const std::byte*>(blocks)), mask_(n - 1) {}
 
     [[nodiscard]] bool known() const noexcept { return posted_ != nullptr; }
     void prefetch_posted() const noexcept { __builtin_prefetch(posted_, 1); }
-    /// Where the next work request begins. Reads the doorbell record, so the QP must exist, and nobody may reset or
-    /// destroy it meanwhile.
+    /// Where the next work request begins. Reads the doorbell record. So the QP must exist, and nobody may reset or
+    /// destroy it during the call.
     [[nodiscard]] const std::byte* next_block() const noexcept { return blocks_ + (ntohl(*posted_) & mask_) * kBlock; }
     void prefetch_next_block() const noexcept { __builtin_prefetch(next_block(), 1); }
 

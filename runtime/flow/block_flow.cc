@@ -5,8 +5,9 @@
 namespace pollcore {
 namespace {
 
-// How often a sleeping worker looks at control blocks, since writes to them raise no event: for credit that requests
-// wait for, and for the terms of a peer that has not begun.
+// How often a sleeping worker looks at a control block, because the peer's writes to it raise no event.
+// kLookForCreditNs: while requests wait. kLookForTermsNs: while no request waits, and the peer may still send its
+// terms.
 constexpr std::uint64_t kLookForCreditNs = 50'000;
 constexpr std::uint64_t kLookForTermsNs = 1'000'000;
 
@@ -39,7 +40,7 @@ void BlockFlow::set_gate() noexcept {
 
 // ---- As a sender ----
 
-/// True: the request need not wait, and has taken the credit that it needs.
+/// True: the request need not wait. If it needs credit, the credit was taken.
 bool BlockFlow::admit(Opcode opcode, std::uint32_t length) noexcept {
     if (!waiting().empty() || announced_) {
         return false;
@@ -50,7 +51,7 @@ bool BlockFlow::admit(Opcode opcode, std::uint32_t length) noexcept {
     return agreed_ && consume(length);
 }
 
-/// True: the peer has said that it takes no message of this length.
+/// True: the peer's terms allow no message of this length, and the message cannot be announced either.
 bool BlockFlow::is_too_long(const WorkRequest& request, std::uint64_t length) const noexcept {
     return agreed_ && is_send(request.opcode) && (length > message_max_ || depth_ == 0) &&
            !can_announce(request, length);
@@ -79,11 +80,12 @@ bool BlockFlow::hold(Turn& turn, WorkerSession& session, Share& share, const Wor
     return true;
 }
 
-/// The credit that is known does not let the request go. False: it goes now after all, since the peer has granted more.
+/// Called when a request finds too little credit. True: the request waits. False: the caller posts it now, because the
+/// peer has granted more or because the queue pair is in error.
 bool BlockFlow::keep_waiting(Turn& turn, WorkerSession& session, const WorkRequest& request, std::size_t slot,
                              std::uint32_t length) noexcept {
     if (flows() && (!take_grants(turn) || admit(request.opcode, length))) {
-        return false;  // or the queue pair is in error now, and the request ends when it is posted
+        return false;  // if the queue pair is in error, the request ends when it is posted
     }
     keep(turn, session, request, slot);
     set_gate();
@@ -91,14 +93,14 @@ bool BlockFlow::keep_waiting(Turn& turn, WorkerSession& session, const WorkReque
     return true;
 }
 
-/// The peer's grants, if they are more than granted_. Fewer are an old write that came late.
+/// The peer's grants, if they are more than granted_. If they are fewer, an old write has come late.
 std::optional<std::uint32_t> BlockFlow::news_of_grants() const noexcept {
-    // Acquire: the peer's work that the grants stand for has happened.
+    // Acquire: the peer wrote the grants after it had posted the receives, or read the lines, that it grants.
     const auto word = GrantWord::unpack(block_.grants[0].load(std::memory_order_acquire));
     return word && static_cast<std::int32_t>(*word - granted_) > 0 ? word : std::nullopt;
 }
 
-/// False: the grants in the block were a lie, and the queue pair is in error.
+/// Adds new grants to the credit. False: the peer granted more than its terms allow, so the queue pair is in error.
 bool BlockFlow::take_grants(Turn& turn) noexcept {
     const std::optional<std::uint32_t> word = news_of_grants();
     if (!word) {
@@ -115,7 +117,7 @@ bool BlockFlow::take_grants(Turn& turn) noexcept {
     return true;
 }
 
-// Posts requests that wait for credit, as far as it goes.
+// Posts waiting requests in order, as far as credit and the step's budget allow.
 [[gnu::noinline]] std::uint32_t BlockFlow::post_waiting(Turn& turn) noexcept {
     std::uint32_t posted = 0;
     while (!waiting().empty() && !announced_ && qp().sends().take_budget(turn)) {
@@ -125,7 +127,7 @@ bool BlockFlow::take_grants(Turn& turn) noexcept {
         const auto length = static_cast<std::uint32_t>(bytes);
         const bool announces = must_announce(request.opcode, length);
         if (takes_receive(request.opcode)) {
-            if (is_too_long(request, bytes)) {  // it was taken before the peer's terms were known
+            if (is_too_long(request, bytes)) {  // the request began to wait before the peer's terms were known
                 session.give_up(turn, session.share(qp().handle().index), request, Status::message_too_long);
                 waiting().pop(slots_of(request));
                 ++posted;
@@ -152,7 +154,7 @@ bool BlockFlow::take_grants(Turn& turn) noexcept {
     return posted;
 }
 
-/// A request that was not posted after all takes no receive.
+/// A refused request takes no receive of the peer, so it gives its credit back.
 bool BlockFlow::refused(Opcode opcode, bool others) noexcept {
     if (!gives_credit_back()) {
         return others || is_send(opcode);
@@ -179,9 +181,9 @@ bool BlockFlow::passed_over(Turn&, const InFlightEntry&, Status) noexcept {
 
 // ---- Each step ----
 
-// A peer that has vanished is silent, like a peer that has no receives. So while requests wait, it is sent the grants
-// that it knows once more: if it has vanished, that write fails after the transport's retries, and the queue pair with
-// it.
+// A peer that has vanished is as silent as a peer that has no receives. So while requests wait, this end writes to the
+// peer grants that the peer knows already. If the peer has vanished, the write fails after the transport's retries, and
+// the queue pair fails, too.
 [[gnu::always_inline]] inline bool BlockFlow::probe(Turn& turn) noexcept {
     if ((waiting().empty() && !announced_) || turn.options.probe_cycles == 0) {
         probe_at_ = 0;
@@ -222,8 +224,9 @@ bool BlockFlow::turn(Turn& turn, std::uint32_t& work) noexcept {
     return unsettled();
 }
 
-/// The end that first has a request to send begins. A peer that is not connected yet would not answer, and asking it
-/// too early must not break the connection. A waiting request shows that the application counts on a connected peer.
+/// Accepts the peer's terms, and sends this end's terms if a request waits or the peer's terms have come. It does not
+/// send them earlier: a peer that is not connected yet would not answer, and the write could break the connection. A
+/// waiting request shows that the application expects the peer to be connected.
 std::uint32_t BlockFlow::agree(Turn& turn) noexcept {
     std::uint32_t work = 0;
     if (const auto terms = agreed_ ? std::nullopt : block_.read_terms()) {
@@ -250,7 +253,7 @@ bool BlockFlow::has_news(std::uint64_t now) const noexcept {
     if (!connected_ || qp().life() != QpLife::ready) {
         return false;
     }
-    // Writes that are due and could not be posted are tried again.
+    // Writes that are due but could not be posted are tried again.
     if ((agreed_ && owes()) || (busy_ && announced_news()) || (!terms_sent_ && (agreed_ || !waiting().empty())) ||
         (probe_at_ != 0 && now >= probe_at_)) {
         return true;
@@ -265,7 +268,7 @@ std::uint64_t BlockFlow::look_every_ns() const noexcept {
     return !waiting().empty() || announced_ ? kLookForCreditNs : kLookForTermsNs;
 }
 
-// ---- Into the peer's block ----
+// ---- Writes into the peer's control block ----
 
 bool BlockFlow::write_grants(Turn& turn) noexcept {
     std::array<std::uint64_t, 2> words{GrantWord::pack(offered_), GrantWord::pack(read_)};
@@ -287,7 +290,7 @@ bool BlockFlow::write_terms(Turn& turn) noexcept {
         ControlBlock::kTerms, 0);
 }
 
-/// False: nothing was posted, since kWritesMax writes are in flight or the provider refused.
+/// False: nothing was posted, because kWritesMax writes are in flight or the provider refused the write.
 bool BlockFlow::write(Turn& turn, ibv_sge sge, std::size_t to, unsigned flags) noexcept {
     if (writes_ == kWritesMax) {
         return false;

@@ -1,13 +1,14 @@
-// The common part of flow controls by control blocks. Each end has a block that the other may write
-// (peer/control_block.hpp).
+// The common part of the flow controls that use control blocks. Each end has a control block that the other end may
+// write (peer/control_block.hpp).
 //
-// The end that first has something to send writes its terms, and the other end answers with its own. Then the receiver
-// writes its grants, and the sender sends no more than that. A request that finds no credit waits, and so does
-// everything behind it.
+// The end that has something to send first writes its terms into the other end's block. The other end answers with its
+// own terms. From then on each receiver writes its grants into the sender's block, and the sender sends no more than it
+// was granted. A request that finds no credit waits, and so do all requests behind it.
 //
-// A peer writes the block, so its contents may be torn (H11), stale or a lie. Nothing is used before it was checked.
+// The peer writes this end's block, so values in the block may be torn (H11), stale or lies. No value is used before it
+// was checked.
 //
-// Thread safety: as Flow; the block is written by the device.
+// Thread safety: like Flow. The device writes the block.
 #pragma once
 
 #include <cstddef>
@@ -37,11 +38,12 @@ public:
     }
 
     [[nodiscard]] bool agreed() const noexcept { return agreed_; }
-    /// Units of the peer's grants that were used, modulo 2^32. A unit is a message, or a line of the peer's ring.
+    /// Units of the peer's grants that this end has used, modulo 2^32. A unit is a message, or a line of the peer's
+    /// ring.
     [[nodiscard]] std::uint32_t consumed() const noexcept { return granted_ - credit(); }
     [[nodiscard]] std::uint32_t granted() const noexcept { return granted_; }
     [[nodiscard]] std::uint32_t writes() const noexcept { return writes_; }
-    /// FlowTerms::depth of the peer.
+    /// FlowTerms::depth in the peer's terms.
     [[nodiscard]] std::uint32_t depth() const noexcept { return depth_; }
 
     [[nodiscard]] bool hold(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request,
@@ -60,27 +62,29 @@ public:
     void begin_life(Turn& turn) noexcept override;
 
 protected:
-    // ---- Added by a kind ----
+    // ---- Overridden by a kind ----
 
-    /// FlowTerms::features that both ends must have.
+    /// The bits of FlowTerms::features that both ends must have.
     [[nodiscard]] virtual std::uint16_t features() const noexcept { return 0; }
-    /// The terms are about to be sent.
+    /// Called just before this end's terms are sent. The kind fills in its own fields.
     virtual void complete_terms(Turn&, FlowTerms&) noexcept {}
-    /// The peer's terms are accepted.
+    /// Called when the peer's terms have been accepted.
     virtual void take_terms(const FlowTerms&) noexcept {}
-    /// Takes the credit for a message of this length. False: there is not enough.
+    /// Takes the credit for a message of this length in bytes. False: there is not enough credit, and none was taken.
     [[nodiscard]] virtual bool consume(std::uint32_t) noexcept { return take_credit(1); }
-    /// A message that the provider refused gives its credit back. False: the connection ends.
+    /// True: a message that the provider refused gives its credit back. False: its refusal ends the connection.
     [[nodiscard]] virtual bool gives_credit_back() const noexcept { return true; }
-    /// A message that is too long for the peer's receives can be announced to it.
+    /// True: the message can be announced to the peer, although it is too long for the peer's receives.
     [[nodiscard]] virtual bool can_announce(const WorkRequest&, std::uint64_t) const noexcept { return false; }
     virtual void announce(Turn&, WorkerSession&, const WorkRequest&) noexcept {}
-    /// The kind's part of turn(), called while set_announced() has said `busy`. Returns how much was done.
+    /// The kind's part of turn(). Called only if the last set_announced() passed `busy` as true. Returns the amount of
+    /// work done.
     virtual std::uint32_t turn_announced(Turn&) noexcept { return 0; }
-    /// The kind's part of has_news(), called while set_announced() has said `busy`.
+    /// The kind's part of has_news(). Called only if the last set_announced() passed `busy` as true.
     [[nodiscard]] virtual bool announced_news() const noexcept { return false; }
 
-    /// hold(), for a kind whose consume() is known at compile time: the short way for requests that need not wait.
+    /// hold() for a kind whose consume() is known at compile time. `consumes` calls it. A request that need not wait
+    /// takes a short path.
     template <class Consume>
     [[nodiscard]] [[gnu::always_inline]] bool hold_unless(Consume&& consumes, Turn& turn, WorkerSession& session,
                                                           Share& share, const WorkRequest& request,
@@ -94,30 +98,30 @@ protected:
         return hold_back(turn, session, share, request, slot, length);
     }
 
-    // ---- For the kinds ----
+    // ---- Called by a kind ----
 
     [[nodiscard]] std::uint32_t counts_from() const noexcept { return counts_from_; }
     [[nodiscard]] ControlBlock& block() const noexcept { return block_; }
     struct Peer {
-        std::uint64_t addr = 0;  ///< address of its block
+        std::uint64_t addr = 0;  ///< address of the peer's control block
         std::uint32_t rkey = 0;
     };
     [[nodiscard]] Peer peer() const noexcept { return {start_.peer_addr, start_.peer_rkey}; }
     [[nodiscard]] const FlowStart& start() const noexcept { return start_; }
     [[nodiscard]] bool running() const noexcept { return connected_ && qp().life() == QpLife::ready && !qp().parked(); }
-    /// `open`: the message that was announced last has not ended, so everything waits for it. `busy`: turn_announced()
-    /// may have something to do.
+    /// `open`: the last announced message has not ended, so all later requests wait. `busy`: turn_announced() may have
+    /// something to do.
     void set_announced(bool open, bool busy) noexcept {
         announced_ = open;
         busy_ = busy;
         set_gate();
     }
-    /// The next three functions change what the peer may use, and how many announced messages were read. turn() tells
-    /// the peer.
+    /// The next three functions change the grants for the peer and the count of announced messages that this end has
+    /// read. turn() writes both to the peer's block.
     void offer(std::uint32_t grants) noexcept { offered_ = grants; }
     void offer_more(std::uint32_t grants) noexcept { offered_ += grants; }
     void count_read() noexcept { ++read_; }
-    /// What the peer may use, as far as it was told.
+    /// The grants that were last sent to the peer.
     [[nodiscard]] std::uint32_t told() const noexcept { return told_; }
     [[nodiscard]] std::uint32_t offered() const noexcept { return offered_; }
     void set_told(std::uint32_t grants) noexcept { told_ = grants; }
@@ -132,12 +136,13 @@ protected:
         }
         return true;
     }
-    /// The peer's ring begins at `position`.
+    /// The peer's ring begins at `position`: the peer's grants count from there, and there is no credit yet.
     void set_consumed(std::uint32_t position) noexcept {
         granted_ = position;
         credit_ = 0;
     }
-    /// Opens the gate if a request that comes now need not wait for anything but credit, else closes it.
+    /// Opens the gate if a new request has to wait for nothing but credit. Otherwise closes it. The gate stays closed
+    /// if sends are framed.
     void set_gate() noexcept;
     void close_gate() noexcept {
         if (gate_open_) {
@@ -176,23 +181,23 @@ private:
     FlowTerms terms_;
     std::uint32_t counts_from_;
     FlowStart start_;
-    bool connected_ = false;  // the peer's block is known
+    bool connected_ = false;  // the address of the peer's block is known
     bool terms_sent_ = false;
-    bool agreed_ = false;  // the peer's terms are there, and accepted
+    bool agreed_ = false;  // the peer's terms have come, and were accepted
     bool gate_open_ = false;
     bool announced_ = false;
     bool busy_ = false;
-    std::uint32_t depth_ = 0;  // of the peer's terms
+    std::uint32_t depth_ = 0;  // FlowTerms::depth of the peer
     std::uint32_t message_max_ = 0;
     std::uint32_t granted_ = 0;
-    std::uint32_t credit_ = 0;  // what is left of granted_; the gate has it while gate_open_
+    std::uint32_t credit_ = 0;  // unused part of granted_; while gate_open_ is true, the gate holds it instead
     std::uint32_t offered_ = 0;
     std::uint32_t told_ = 0;
     std::uint32_t read_ = 0;
     std::uint32_t read_told_ = 0;
-    std::uint32_t writes_ = 0;  // our own writes in flight
+    std::uint32_t writes_ = 0;  // the runtime's own writes that are in flight
     std::uint32_t unsignaled_writes_ = 0;
-    std::uint64_t probe_at_ = 0;  // cycles; 0: nothing waits for the peer
+    std::uint64_t probe_at_ = 0;  // time of the next probe, in cycles; 0: none is planned
 };
 
 }  // namespace pollcore

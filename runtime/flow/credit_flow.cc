@@ -4,7 +4,7 @@ namespace pollcore {
 
 constinit const FlowKind flow_kinds::credits{
     .send_entries = BlockFlow::kWritesMax + Rendezvous::kReadsMax,
-    .access = {.read = true, .write = true},  // the peer reads announced messages, and writes our block
+    .access = {.read = true, .write = true},  // the peer reads announced messages, and writes to our control block
     .needs_receives = true,
     .shares_receives = true,
     .rendezvous_reads = Rendezvous::kReadsMax,
@@ -38,7 +38,7 @@ void CreditFlow::begin_life(Turn& turn) noexcept {
     }
 }
 
-// Receives of its own queue come back by themselves. Unused receives of a shared one are for the others.
+// Needs work only for a shared receive queue: its other queue pairs get the receives that this one did not use.
 void CreditFlow::end_life(Turn& turn) noexcept {
     if (shared_ != nullptr) {
         shared_->leave(turn, *this);
@@ -85,7 +85,7 @@ bool CreditFlow::received(Turn& turn, const Completion& completion, bool pooled)
     return announcement;
 }
 
-// ---- Completions of its own entries ----
+// ---- Completions of entries that the flow control has posted ----
 
 void CreditFlow::completed(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc) noexcept {
     if (entry.kind == InFlightEntry::Kind::flow) {

@@ -1,7 +1,7 @@
-// Credits: a message is sent when the peer has a receive for it. The peer reads a message that is too long for its
-// receives by rendezvous.
+// Credits: a message is sent only when the peer has a receive for it. If a message is too long for the peer's receives,
+// the peer reads it by rendezvous.
 //
-// Thread safety: as Flow.
+// Thread safety: like Flow.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ public:
 
     [[nodiscard]] Rendezvous& rendezvous() noexcept { return rendezvous_; }
     [[nodiscard]] const Rendezvous& rendezvous() const noexcept { return rendezvous_; }
-    /// Receives that were posted, modulo 2^32.
+    /// Receives that were posted, or granted from a shared receive queue, modulo 2^32.
     [[nodiscard]] std::uint32_t posted() const noexcept { return offered(); }
 
-    /// Receives of a shared receive queue that are granted to the peer, whether it was told or not, and that no message
-    /// has taken.
+    /// Receives of a shared receive queue that are granted to the peer and that no message has taken. The peer may not
+    /// know of all these grants yet.
     [[nodiscard]] std::uint32_t unused_grants() const noexcept { return unused(); }
 
     void receives_posted(Turn& turn, std::uint32_t n) noexcept override;
@@ -59,15 +59,16 @@ private:
     }
     void grants_added(Turn& turn, std::uint32_t n) noexcept override;
 
-    /// Called after anything that may have changed the rendezvous.
+    /// Must be called after any call that may change the rendezvous.
     void settle() noexcept { set_announced(rendezvous_.open(), rendezvous_.open() || rendezvous_.waits_for_buffer()); }
-    /// Messages that have taken receives, as the peer's consumed() counts them. Counted only if receives are shared or
-    /// a pool's.
+    /// Messages that have taken receives, counted like the peer's consumed(). Counted only for receives of a shared
+    /// receive queue or of a pool.
     [[nodiscard]] std::uint32_t used() const noexcept {
         return counts_from() + (shared_ != nullptr ? used_ : qp().recvs().messages());
     }
 
-    // Grants of the shared receive queue that the queue pair takes its receives from; null: it has its own.
+    // Grants of the shared receive queue from which the queue pair takes its receives. Null: the queue pair has a
+    // receive queue of its own.
     SharedGrants* shared_;
     Rendezvous rendezvous_;
     std::uint32_t used_ = 0;  // messages that have taken receives of a shared receive queue

@@ -1,5 +1,6 @@
-// The properties of a kind of flow control, for the code that makes queue pairs. Each kind has a row in
-// pollcore/flow_control.h and defines its FlowKind beside its class; nothing else asks which kind it is.
+// The properties of each kind of flow control, for the code that makes queue pairs. Each kind has a row in
+// pollcore/flow_control.h, and defines its FlowKind in the source file of its class. No other code asks which kind a
+// queue pair has.
 #pragma once
 
 #include <cstddef>
@@ -19,50 +20,53 @@ class RingPool;
 class SharedGrants;
 class WorkerQp;
 
-/// The parts of one end of a connection with flow control. The objects that it points to outlive it.
+/// The parts from which the flow control of one end of a connection is made. The objects behind the pointers outlive
+/// the flow control.
 struct FlowParts {
-    ControlBlock* block = nullptr;  ///< registered for the peer to write
+    ControlBlock* block = nullptr;  ///< this end's control block, in memory that the peer may write
     std::uint32_t block_lkey = 0;
-    /// The terms of FlowKind::terms. They go into the block only when they are sent, since a peer can write there.
+    /// This end's terms, from FlowKind::terms. They are copied into the block only when they are sent, because until
+    /// then the peer could overwrite them.
     FlowTerms terms;
-    std::uint32_t counts_from = 0;  ///< number with which its counts, and its peer's, begin
+    std::uint32_t counts_from = 0;  ///< number from which both ends count grants and messages
     WaitingRequests waiting;
 
-    std::uint32_t receives = 0;      ///< receives that its own receive queue has at a time
-    std::uint32_t message_max = 0;   ///< the longest message that the receives take
-    SharedGrants* grants = nullptr;  ///< not null: it takes its receives from a shared receive queue
+    std::uint32_t receives = 0;      ///< receives that the queue pair's own receive queue holds at a time
+    std::uint32_t message_max = 0;   ///< longest message that fits the receives
+    SharedGrants* grants = nullptr;  ///< not null: the queue pair takes its receives from a shared receive queue
     BufferPool* rendezvous = nullptr;
     std::uint32_t rendezvous_buffers = 0;
-    RingPool* ring = nullptr;  ///< its messages arrive there
+    RingPool* ring = nullptr;  ///< holds the ring in which the peer's messages arrive; null: there is no ring
 
-    /// FlowKind::entry_bytes for each place of the send queue: registered, for the device to read.
+    /// Registered memory that the device reads: FlowKind::entry_bytes for each place in the send queue.
     std::byte* entries = nullptr;
     std::uint32_t entry_count = 0;  ///< a power of two
     std::uint32_t entries_lkey = 0;
 };
 
 struct FlowKind {
-    // ---- What a queue pair needs for it, beside the needs of its sessions ----
+    // ---- What a queue pair needs for this kind, beside what its sessions need ----
 
-    std::uint32_t send_entries = 0;  ///< places in the send queue and its CQ
-    std::uint32_t sges = 0;          ///< more SGEs for each send
-    /// Bytes of inline data that an inline payload of `length` takes.
+    std::uint32_t send_entries = 0;  ///< extra places in the send queue and in its CQ
+    std::uint32_t sges = 0;          ///< extra SGEs of each send
+    /// Bytes of inline data that a work request needs for an inline payload of `length` bytes.
     std::uint32_t (*inline_bytes)(std::uint32_t length) = [](std::uint32_t length) { return length; };
     std::uint32_t entry_bytes = 0;
     RemoteAccess access{};   ///< access that the peer needs to our memory
-    OpcodeMask without = 0;  ///< opcodes that its sessions cannot submit
+    OpcodeMask without = 0;  ///< opcodes that sessions cannot submit to the queue pair
 
-    // ---- What it can do, and what it cannot do without ----
+    // ---- What the kind can do, and what it requires ----
 
-    bool needs_receives = false;  ///< a queue pair must have receives, its own or a shared receive queue's
-    /// It works with a shared receive queue that has SharedReceiveQueueOptions::credit_connections.
+    bool needs_receives = false;  ///< the queue pair must have receives: its own, or those of a shared receive queue
+    /// True: the kind works with a shared receive queue that has SharedReceiveQueueOptions::credit_connections.
     bool shares_receives = false;
-    std::uint32_t rendezvous_reads = 0;  ///< at a time; 0: QueuePairOptions::rendezvous_pool is of no use
+    /// Announced messages that are read at a time; 0: QueuePairOptions::rendezvous_pool cannot be used.
+    std::uint32_t rendezvous_reads = 0;
 
-    // ---- Its end ----
+    // ---- Making one end of a connection ----
 
     FlowTerms (*terms)(const FlowParts& parts) = [](const FlowParts&) { return FlowTerms{}; };
-    /// Takes parts.waiting. Null: no flow control.
+    /// Makes the Flow of a queue pair, and moves parts.waiting into it. Null: this kind is no flow control.
     std::unique_ptr<Flow> (*make)(WorkerQp& qp, FlowParts& parts) = nullptr;
 };
 

@@ -17,7 +17,7 @@ void Rendezvous::begin_life() noexcept {
 [[gnu::noinline]] void Rendezvous::announce(Turn& turn, WorkerSession& session, const WorkRequest& request,
                                             std::uint32_t number, std::uint64_t peer_block,
                                             std::uint32_t rkey) noexcept {
-    turn.chains.ring(turn);  // requests that were taken before go out before it
+    turn.chains.ring(turn);  // earlier requests go out before the announcement
     InFlightEntry entry = entry_of(session, request, InFlightEntry::known(request.flags), 1);
     if (qp_.in_error()) {
         qp_.leave_unposted(turn, entry);
@@ -50,7 +50,8 @@ void Rendezvous::begin_life() noexcept {
     turn.flows.add(flow_);
 }
 
-/// The announcement has left the send queue: with success the request waits for the peer, else it ends like any other.
+/// The announcement has left the send queue. If it succeeded, the request waits until the peer has read the message. If
+/// it failed, the request ends like any other.
 void Rendezvous::complete_announced(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc) noexcept {
     state_ = State::none;
     if (wc.status != IBV_WC_SUCCESS) {
@@ -59,7 +60,7 @@ void Rendezvous::complete_announced(Turn& turn, const InFlightEntry& entry, cons
         completion.vendor_err = wc.vendor_err;
         qp_.end_send(turn, entry, completion);
     } else if (flushed_) {
-        // Ends at once: requests that waited behind it stand in the table already.
+        // The request ends at once, because requests that waited behind it are in the send queue's table already.
         qp_.end_send_by_runtime(turn, entry, qp_.unposted_status());
     } else {
         state_ = State::arrived;
@@ -68,7 +69,7 @@ void Rendezvous::complete_announced(Turn& turn, const InFlightEntry& entry, cons
 }
 
 bool Rendezvous::peer_has_read() const noexcept {
-    // Acquire: the peer's read that the count stands for has happened.
+    // Acquire: the peer wrote the count after it had read the message.
     return state_ == State::arrived &&
            GrantWord::unpack(block_.grants[1].load(std::memory_order_acquire)) == read_by_peer_ + 1;
 }
@@ -86,7 +87,7 @@ std::uint32_t Rendezvous::end_announced(Turn& turn) noexcept {
 
 void Rendezvous::flush(Turn& turn) noexcept {
     flushed_ = true;
-    if (state_ == State::arrived) {  // else its entry stands in the table, if there is one
+    if (state_ == State::arrived) {  // otherwise the send queue's table holds the request, if there is one
         state_ = State::none;
         qp_.leave_unposted(turn, request_);
     }
@@ -104,7 +105,7 @@ bool Rendezvous::take_announcement(Turn& turn, const Completion& completion, std
     }
     block_.forget_announcement();
     if (qp_.in_error()) {
-        return true;  // the device is in error soon, too
+        return true;  // the device will be in error soon, too
     }
     if (reading_ != Reading::none || what.length > read_max()) {
         qp_.fail_flow(turn, FlowFault::bad_announcement);
@@ -157,19 +158,19 @@ bool Rendezvous::complete_read(Turn& turn, const InFlightEntry& entry, const ibv
             completion.flags = kWithImm;
             completion.imm_data = imm_data_;
         }
-        turn.set_device_time(0);  // the time is of the runtime's read, and of no receive (D37)
+        turn.set_device_time(0);  // the device's time belongs to the runtime's read, not to a receive (D37)
         pool_.hand_out(turn, buffer, completion, nullptr);
         turn.flows.add(flow_);
     } else {
         pool_.return_unused(buffer);
     }
     if (qp_.in_error()) {
-        qp_.look_again(turn);  // the end of the pool's receives may have waited for it
+        qp_.look_again(turn);  // the end of the pool's receives may have waited for this read
     }
     return wc.status == IBV_WC_SUCCESS;
 }
 
-// ---- Both ----
+// ---- As a sender and as a receiver ----
 
 bool Rendezvous::completed(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc) noexcept {
     if (entry.kind == InFlightEntry::Kind::announced) {

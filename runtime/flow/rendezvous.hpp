@@ -1,11 +1,11 @@
-// Messages by rendezvous: the sender announces a message, and the receiver reads it from the sender's memory. One at a
-// time each way.
+// Messages by rendezvous: the sender announces a message, and the receiver reads it from the sender's memory. In each
+// direction only one message at a time is announced.
 //
-// The announcement is a request of the send queue like the message that it stands for, so everything that was posted
-// before it has ended when it ends. The message's own request ends when the peer's count of messages that it has read
-// says so.
+// The announcement takes the message's place in the send queue. So when the announcement has completed, all requests
+// that were posted before it have ended. The message's own request ends later: when the peer's count of messages that
+// it has read includes this message.
 //
-// Thread safety: as Flow.
+// Thread safety: like Flow.
 #pragma once
 
 #include <cstdint>
@@ -23,39 +23,40 @@ public:
     /// Send-queue slots and CQEs for reading announced messages.
     static constexpr std::uint32_t kReadsMax = 1;
 
-    /// `flow` has the queue pair's control block, and owns this.
+    /// `flow` owns this object. `block`: the queue pair's control block.
     Rendezvous(WorkerQp& qp, Flow& flow, ControlBlock& block) : qp_(qp), flow_(flow), block_(block) {}
 
-    /// Before the worker has it: messages are read into buffers of this pool.
+    /// Announced messages are read into buffers of `pool`. `buffers`: how many of them this queue pair may occupy at a
+    /// time. Called before the worker gets the queue pair.
     void read_into(BufferPool& pool, std::uint32_t buffers) noexcept { pool_.begin(pool, kReadsMax, buffers); }
-    /// The longest message that is read; 0: none.
+    /// The longest message that this end reads, in bytes; 0: it reads none.
     [[nodiscard]] std::uint32_t read_max() const noexcept {
         return pool_.pool() != nullptr ? pool_.pool()->memory().buffer_bytes : 0;
     }
 
     // ---- As a sender ----
 
-    /// A message of up to `bytes` bytes may be announced to the peer.
+    /// Messages of up to `bytes` bytes may be announced to the peer.
     void set_announce_max(std::uint32_t bytes) noexcept { announce_max_ = bytes; }
     [[nodiscard]] std::uint32_t announce_max() const noexcept { return announce_max_; }
     [[nodiscard]] bool can_announce(const WorkRequest& request, std::uint64_t length) const noexcept {
         return length <= announce_max_ && request.num_sge == 1 && request.rkey != 0 &&
                request.opcode != Opcode::send_with_inv && (request.flags & kInline) == 0;
     }
-    /// Posts an announcement in place of the message, whose credit is taken. `number`: which of this life's messages it
-    /// is. `peer_block`: address of the peer's control block.
+    /// Posts an announcement in place of the message. The caller has taken the message's credit. `number`: the
+    /// message's number in this life. `peer_block`, `rkey`: address and key of the peer's control block.
     void announce(Turn& turn, WorkerSession& session, const WorkRequest& request, std::uint32_t number,
                   std::uint64_t peer_block, std::uint32_t rkey) noexcept;
-    /// An announced message has not ended.
+    /// True: an announced message has not ended yet.
     [[nodiscard]] bool open() const noexcept { return state_ != State::none; }
-    /// The announcement has arrived at the peer.
+    /// True: the announcement has arrived at the peer, and the message has not ended.
     [[nodiscard]] bool arrived() const noexcept { return state_ == State::arrived; }
-    /// The announced message waits for the peer alone, and the peer says that it has read the message.
+    /// True: the announcement has arrived, and the peer's count shows that the peer has read the message.
     [[nodiscard]] bool peer_has_read() const noexcept;
-    /// Ends the announced message if the peer has read it. Returns how much was done.
+    /// Ends the announced message if the peer has read it. Returns the amount of work done.
     std::uint32_t end_announced(Turn& turn) noexcept;
-    /// The queue pair is in error. A message of which the peer has not said that it was read fails, behind everything
-    /// that was posted.
+    /// Called when the queue pair is in error. If the peer has not confirmed that it has read the announced message,
+    /// the message fails. Its request ends behind all posted requests.
     void flush(Turn& turn) noexcept;
     [[nodiscard]] bool uses_key(std::uint32_t lkey) const noexcept {
         return state_ == State::arrived && request_.lkey == lkey;
@@ -63,21 +64,22 @@ public:
 
     // ---- As a receiver ----
 
-    /// A write with immediate has taken a receive, after `used` messages had taken one. True: it was an announcement,
-    /// so the receive holds no message.
+    /// Called when a write with immediate has taken a receive. `used`: the number of messages that took receives before
+    /// it. True: the write was an announcement, so the receive holds no message.
     [[nodiscard]] bool take_announcement(Turn& turn, const Completion& completion, std::uint32_t used) noexcept;
-    /// A message is being read.
+    /// True: the read of an announced message is in flight.
     [[nodiscard]] bool reading() const noexcept { return reading_ == Reading::under_way; }
     [[nodiscard]] bool waits_for_buffer() const noexcept { return reading_ == Reading::waits; }
     [[nodiscard]] bool has_buffer() const noexcept { return pool_.wants(); }
-    /// Reads what was announced, once there is a buffer for it. Returns how much was done.
+    /// Starts the read of the announced message if a buffer is free. Returns the amount of work done.
     std::uint32_t read(Turn& turn) noexcept;
 
-    // ---- Both ----
+    // ---- As a sender and as a receiver ----
 
-    /// True: a message of the peer was read, and the peer has to be told.
+    /// Handles the completion of an announcement or of a read. True: a message of the peer has been read, and this end
+    /// must tell the peer.
     [[nodiscard]] bool completed(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc) noexcept;
-    /// Ends an announcement or a read that no completion came for.
+    /// Ends an announcement or a read that gets no completion.
     void lose(Turn& turn, const InFlightEntry& entry, Status status) noexcept;
     void begin_life() noexcept;
     void dismiss() noexcept { pool_.dismiss(); }
@@ -87,8 +89,8 @@ public:
 private:
     enum class State : std::uint8_t {
         none,
-        posted,   // the announcement was posted; the request stands in the send queue's table
-        arrived,  // the announcement has arrived; the request stands here
+        posted,   // the announcement is in flight; the send queue's table holds the request
+        arrived,  // the announcement has arrived; request_ holds the request
     };
     enum class Reading : std::uint8_t { none, waits, under_way };
 
@@ -103,7 +105,7 @@ private:
     State state_ = State::none;
     bool flushed_ = false;
     InFlightEntry request_;
-    std::uint32_t read_by_peer_ = 0;  // announced messages that have ended
+    std::uint32_t read_by_peer_ = 0;  // announced messages of this life that the peer has read
     // As a receiver.
     PoolTaker pool_{*this};
     Reading reading_ = Reading::none;

@@ -35,7 +35,7 @@ void RingFlow::begin_life(Turn& turn) noexcept {
     BlockFlow::begin_life(turn);
 }
 
-// turn() hands out messages that came before the error, and then the end, in the steps that follow.
+// In the steps that follow, turn() hands out the messages that came before the error, and then reports their end.
 void RingFlow::end_life(Turn& turn) noexcept {
     if (receives()) {
         turn.flows.add(*this);
@@ -50,7 +50,7 @@ void RingFlow::leave(Turn& turn) noexcept {
 
 // ---- As a sender ----
 
-/// From here on records go to the ring that the peer's terms name.
+/// From now on, records go to the ring that the peer's terms name.
 void RingFlow::take_terms(const FlowTerms& terms) noexcept {
     target_ = {.addr = terms.ring_addr,
                .rkey = terms.ring_rkey,
@@ -60,7 +60,8 @@ void RingFlow::take_terms(const FlowTerms& terms) noexcept {
     set_consumed(terms.ring_position);
 }
 
-/// Takes the record's lines of the peer's ring, and those up to the ring's end if the record does not fit before that.
+/// Takes credit for the record's lines in the peer's ring. A record does not wrap: if too few lines are left in this
+/// lap, the record skips them, and takes credit for them, too.
 [[gnu::always_inline]] inline bool RingFlow::take_lines(std::uint32_t length) noexcept {
     const std::uint32_t lines = record_lines(length);
     const std::uint32_t to_end = target_.lines - (consumed() & (target_.lines - 1));
@@ -82,7 +83,7 @@ bool RingFlow::hold(Turn& turn, WorkerSession& session, Share& share, const Work
                        slot);
 }
 
-/// Makes `wr`, a gathered send, the write of a record, in the room that take_lines() gave it.
+/// Turns `wr`, which holds a gathered send, into the RDMA write of a record, at the place that take_lines() has chosen.
 void RingFlow::frame(ibv_send_wr& wr, const WorkRequest& request, std::uint32_t position) noexcept {
     const std::uint32_t length = next_.length;
     const std::uint32_t at = next_.position;
@@ -97,8 +98,8 @@ void RingFlow::frame(ibv_send_wr& wr, const WorkRequest& request, std::uint32_t 
     if ((request.flags & kInline) != 0) {
         auto* tail = reinterpret_cast<std::byte*>(wr.sg_list->addr) + length + zeros;
         if (zeros != 0) {
-            // Stores a whole word, as it was written and will be read. A read after smaller stores would wait until
-            // they have left the store buffer (D10).
+            // The word was written as a whole and will be read as a whole, so it is stored as a whole. A read after
+            // smaller stores would wait until those stores have left the store buffer (D10).
             std::uint64_t last = 0;
             std::memcpy(&last, tail - sizeof(last), sizeof(last));
             last &= ~std::uint64_t{0} >> 8 * zeros;
@@ -126,7 +127,7 @@ void RingFlow::frame(ibv_send_wr& wr, const WorkRequest& request, std::uint32_t 
 
 // ---- As a receiver ----
 
-/// Puts our own ring into the terms that are sent next. The worker looks at it from now on.
+/// Puts our own ring into the terms that are about to be sent. The worker polls the ring from now on.
 void RingFlow::complete_terms(Turn& turn, FlowTerms& terms) noexcept {
     terms.features = FlowTerms::kRing;
     if (pool_ == nullptr) {
@@ -149,8 +150,8 @@ bool RingFlow::turn(Turn& turn, std::uint32_t& work) noexcept {
         work += pool_->take_records(turn);
         return receives();
     }
-    // The writer is told of freed lines a quarter of the ring at a time: it has room for any message while no more than
-    // a quarter is untold.
+    // Freed lines are granted to the writer a quarter of the ring at a time. The writer has room for any message while
+    // at most a quarter of the ring is freed but not granted.
     if (pool_->ring().granted() - told() >= pool_->ring().lines() / 4) {
         offer(pool_->ring().granted());
         pool_->set_told(offered());

@@ -1,10 +1,11 @@
-// Write rings: a message is a record that is written into the peer's ring (peer/record.hpp), where the peer finds it by
-// looking.
+// Write rings: the sender writes each message as a record into a ring in the peer's memory (peer/record.hpp). The
+// peer's worker finds the record by polling that memory.
 //
-// For a sender the ring is credit in lines: the peer grants lines again when it has read them, and a message that finds
-// no room waits with everything behind it. For a receiver the worker looks at its own ring (worker/ring_pool.hpp).
+// As a sender, the worker counts credit in lines of the peer's ring. After the peer has read lines, it grants them
+// again. A message that finds too few granted lines waits, and so do all requests behind it. As a receiver, the worker
+// polls its own ring (worker/ring_pool.hpp).
 //
-// Thread safety: as Flow.
+// Thread safety: like Flow.
 #pragma once
 
 #include <cstdint>
@@ -40,10 +41,10 @@ private:
     [[nodiscard]] bool consume(std::uint32_t length) noexcept override;
     [[nodiscard]] bool take_lines(std::uint32_t length) noexcept;
     [[nodiscard]] bool gives_credit_back() const noexcept override { return false; }
-    /// The peer of this life writes to our ring.
+    /// True: our ring serves this queue pair, so the queue pair's peer writes to it.
     [[nodiscard]] bool receives() const noexcept { return pool_ != nullptr && pool_->serves(qp()); }
 
-    /// Registered memory for what a record needs beside its payload, by position in the send queue.
+    /// Registered memory for the parts of a record behind its payload: one frame for each place in the send queue.
     struct Frames {
         RecordFrame* frames = nullptr;
         std::uint32_t count = 0;  ///< a power of two
@@ -51,9 +52,9 @@ private:
     };
 
     Frames frames_;
-    RingPool* pool_;  // the peer's messages come by it; null: it takes none
+    RingPool* pool_;  // holds the ring in which the peer's messages arrive; null: this end takes no messages
     RingTarget target_;
-    // The record that is posted next, and the room that it was given.
+    // The record that is posted next, and its place in the peer's ring.
     struct Next {
         std::uint32_t length = 0;
         std::uint32_t position = 0;

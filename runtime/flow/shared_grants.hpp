@@ -1,7 +1,7 @@
-// Grants the receives of a shared receive queue to the peers of its queue pairs: together no more than are posted, and
-// to each no more than its part.
+// Grants the receives of a shared receive queue to the peers of the queue pairs that use it. All peers together get no
+// more grants than receives are posted, and each peer gets no more than a fixed number.
 //
-// Thread safety: made by the control thread, with room for its grantees; then the worker's.
+// Thread safety: the control thread makes the object, with room for its grantees. After that, only the worker uses it.
 #pragma once
 
 #include <algorithm>
@@ -16,16 +16,17 @@ namespace pollcore {
 
 class SharedGrants final : public ReceiveWatcher {
 public:
-    /// One queue pair's part.
+    /// A queue pair that gets grants, with the number of its unused grants.
     class Grantee {
     public:
-        /// It may use `n` more receives.
+        /// Called when the grantee gets `n` more receives.
         virtual void grants_added(Turn& turn, std::uint32_t n) noexcept = 0;
 
-        /// Receives that are granted to it, whether its peer was told or not, and that no message has taken.
+        /// Receives that are granted to this queue pair and that no message has taken. Its peer may not know of all
+        /// these grants yet.
         [[nodiscard]] std::uint32_t unused() const noexcept { return unused_; }
         void add(std::uint32_t n) noexcept { unused_ += n; }
-        /// A message takes one. False: it has none.
+        /// A message takes one of these receives. False: there is none.
         [[nodiscard]] bool use() noexcept {
             if (unused_ == 0) {
                 return false;
@@ -42,30 +43,31 @@ public:
         std::uint32_t unused_ = 0;
     };
 
-    /// `each`: the most that one grantee has.
+    /// `each`: the most unused grants that one grantee has.
     SharedGrants(const RecvQueue& queue, std::uint32_t each, std::size_t grantees) : queue_(queue), each_(each) {
         grantees_.reserve(grantees);
     }
 
     [[nodiscard]] std::uint32_t each() const noexcept { return each_; }
 
-    /// Receives that are granted to all of them together, and not used.
+    /// Unused grants of all grantees together.
     [[nodiscard]] std::uint32_t granted() const noexcept { return granted_; }
 
-    /// The grantee gets its part from now on.
+    /// Adds the grantee, unless it is there already, and grants it receives.
     void join(Turn& turn, Grantee& grantee) noexcept {
         if (std::find(grantees_.begin(), grantees_.end(), &grantee) == grantees_.end()) {
             grantees_.push_back(&grantee);
         }
         grant(turn, grantee);
     }
-    /// The others get the receives that it did not use.
+    /// Removes the grantee. The other grantees get the receives that it did not use.
     void leave(Turn& turn, Grantee& grantee) noexcept {
         std::erase(grantees_, &grantee);
         granted_ -= grantee.drop();
         grant(turn);
     }
-    /// A message has taken one of its receives. False: the grantee had none, so the message took another's.
+    /// A message of the grantee's peer has taken a receive. False: the grantee had no grant left, so the message took a
+    /// receive of another grantee.
     [[nodiscard]] bool use(Turn& turn, Grantee& grantee) noexcept {
         if (!grantee.use()) {
             return false;
@@ -78,7 +80,7 @@ public:
     void receives_posted(Turn& turn, std::uint32_t) noexcept override { grant(turn); }
 
 private:
-    // Goes round the grantees, so that the one whose turn it is gets receives first.
+    // Grants receives to the grantees in turn. Begins behind the grantee that was served last.
     void grant(Turn& turn) noexcept {
         for (std::size_t i = 0; i < grantees_.size() && granted_ < queue_.size(); ++i) {
             next_ = next_ + 1 < grantees_.size() ? next_ + 1 : 0;
@@ -100,7 +102,7 @@ private:
     const RecvQueue& queue_;
     std::uint32_t each_;
     std::uint32_t granted_ = 0;
-    std::size_t next_ = 0;  // whose turn it is
+    std::size_t next_ = 0;  // index of the grantee that was served last
     std::vector<Grantee*> grantees_;
 };
 

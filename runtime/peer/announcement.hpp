@@ -1,9 +1,9 @@
-// The announcement of a message that is longer than the receiver's buffers: the receiver reads it from its sender's
-// memory.
+// The announcement of a message that is longer than the receiver's buffers. The receiver reads the announced message
+// from the sender's memory.
 //
-// The announcement is an RDMA write with immediate into the receiver's control block. It takes a receive like any
-// message, so it keeps its place among the messages, and wakes a sleeping receiver. Only one message is announced at a
-// time: everything behind it waits at the sender.
+// The sender writes the announcement into the receiver's control block by an RDMA write with immediate. This write
+// takes a posted receive, like any message. So the announcement arrives in the order of the messages, and wakes a
+// sleeping receiver. Only one message is announced at a time. Requests behind the announced message wait at the sender.
 //
 // Thread safety: pure.
 #pragma once
@@ -13,16 +13,17 @@
 
 namespace pollcore {
 
-/// Where the message lies, in its sender's memory. A peer writes this: nothing is used before it was checked.
+/// The address of the announced message in the sender's memory. A peer writes this, so each field is checked before it
+/// is used.
 struct Announcement {
     std::uint64_t addr = 0;
     std::uint32_t rkey = 0;
     std::uint32_t length = 0;
-    /// Which of this life's messages it is, from 1, modulo 2^32. With another number the receive is not the
-    /// announcement's.
+    /// The number of the message in this life of the queue pair: from 1, modulo 2^32. A receive with another number
+    /// does not belong to this announcement.
     std::uint32_t number = 0;
     bool with_imm = false;
-    bool valid = true;  ///< false: nothing was announced since the last one was taken
+    bool valid = true;  ///< false: no announcement has arrived since the last one was taken
 
     using Words = std::array<std::uint64_t, 3>;
     [[nodiscard]] constexpr Words pack() const noexcept {

@@ -1,14 +1,15 @@
-// The words that each end of a connection with flow control writes into the other's memory, so that no send meets a
-// receiver that is not ready.
+// The control block: words that one end of a connection with flow control writes into the other end's memory, so that
+// no send meets a receiver that is not ready.
 //
-// Each end has a control block that the other may write. The end that first has something to send writes its terms, and
-// the other end answers with its own. Then the receiver writes how many receives it has posted in this life (grants),
-// and the sender sends no more messages than that. With write rings the receiver says up to where its ring may be
-// filled, and the sender fills it by RDMA writes.
+// Each end has a control block that the other end may write. The end that first has a message to send writes its terms
+// into the other end's block, and the other end answers with its own terms. After that, with credits, the receiver
+// writes how many receives it has posted in this life of the queue pair (its grants), and the sender sends no more
+// messages than that. With write rings, the receiver's grants say up to which position the sender may fill the ring.
+// The sender fills the ring by RDMA writes.
 //
-// A peer writes the block, so its contents may be torn (H11), stale or a lie. Nothing is used before it was checked.
+// A peer writes the block, so its contents may be torn (H11), stale or a lie. Each word is checked before it is used.
 //
-// Thread safety: the block is written by the device, and read by the worker.
+// Thread safety: the device writes the block, and the worker reads it.
 #pragma once
 
 #include <array>
@@ -25,43 +26,48 @@
 
 namespace pollcore {
 
-/// A cumulative count with its complement, which shows a word that is half old and half new.
+/// A cumulative count and its complement. In a torn word, which is half old and half new, the two halves do not match.
 struct GrantWord {
     [[nodiscard]] static constexpr std::uint64_t pack(std::uint32_t grants) noexcept {
         return std::uint64_t{~grants} << 32 | grants;
     }
-    /// Nothing: the word is torn, or nobody has written it.
+    /// Returns nothing if the word is torn, or if the peer has not written it yet.
     [[nodiscard]] static constexpr std::optional<std::uint32_t> unpack(std::uint64_t word) noexcept {
         const auto grants = static_cast<std::uint32_t>(word);
         return static_cast<std::uint32_t>(word >> 32) == ~grants ? std::optional(grants) : std::nullopt;
     }
 };
 
-/// What an end says of itself, once. The peer writes it by one RDMA write.
+/// The terms of one end of a connection. Each end writes its terms once in a life of the queue pair, by one RDMA write.
 struct FlowTerms {
     static constexpr std::uint32_t kMagic = 0x77466350;  // "PcFw"
     static constexpr std::uint16_t kVersion = 1;
     // Features.
-    static constexpr std::uint16_t kRing = 1;     ///< both ends must have it: messages go by write rings
-    static constexpr std::uint16_t kInOrder = 2;  ///< each end for itself: a record in its ring needs no sum
+    /// Messages go through write rings. Both ends must have this feature, or neither.
+    static constexpr std::uint16_t kRing = 1;
+    /// A record in this end's ring needs no sum of its payload. The two ends may differ in this feature.
+    static constexpr std::uint16_t kInOrder = 2;
 
     std::uint32_t magic = kMagic;
     std::uint16_t version = kVersion;
     std::uint16_t features = 0;
-    /// The most receives that it has posted at a time; with write rings the lines of its ring, 0: it has none.
+    /// With credits: the largest number of receives that this end has posted at a time. With write rings: the number of
+    /// lines of this end's ring; 0: this end has no ring.
     std::uint32_t depth = 0;
-    std::uint32_t message_max = 0;  ///< the longest message that its receives or its ring take
+    std::uint32_t message_max = 0;  ///< the longest message that this end's receives or ring take, in bytes
     std::uint64_t ring_addr = 0;
-    std::uint64_t ring_seed = 0;  ///< of the stamps and seals of records
+    std::uint64_t ring_seed = 0;  ///< the seed of the stamps and seals of records (record.hpp)
     std::uint32_t ring_rkey = 0;
-    std::uint32_t ring_position = 0;   ///< where the first record goes
-    std::uint32_t rendezvous_max = 0;  ///< the longest message that it reads from its sender's memory; 0: none
+    std::uint32_t ring_position = 0;  ///< the position of the first record (record.hpp)
+    /// The longest message that this end reads from its sender's memory, in bytes; 0: this end reads no messages.
+    std::uint32_t rendezvous_max = 0;
     std::uint32_t reserved32 = 0;
     std::uint64_t reserved = 0;
-    std::uint64_t check = 0;  ///< of the words before it; never 0
+    std::uint64_t check = 0;  ///< the checksum of all other words, from check_of(); never 0
 
     using Words = std::array<std::uint64_t, 8>;
 
+    /// A checksum of all words but the last.
     [[nodiscard]] static constexpr std::uint64_t check_of(const Words& words) noexcept {
         std::uint64_t sum = 0x9e3779b97f4a7c15;
         for (std::size_t i = 0; i + 1 < words.size(); ++i) {
@@ -69,7 +75,7 @@ struct FlowTerms {
         }
         return sum | 1;
     }
-    /// The terms as words, with their check.
+    /// The terms as words. The last word is the check.
     [[nodiscard]] Words sealed() const noexcept {
         Words words = std::bit_cast<Words>(*this);
         words.back() = check_of(words);
@@ -81,24 +87,26 @@ static_assert(sizeof(FlowTerms) == kCacheLine && sizeof(FlowTerms::Words) == siz
 /// Why a peer's terms or grants are not accepted.
 enum class FlowFault : std::uint8_t {
     none,
-    not_terms,  ///< their check is right, but they are something else
+    not_terms,  ///< the check is right, but the magic number is another
     other_version,
     other_features,
-    no_depth,           ///< terms with no receive, or with more than is possible
-    no_ring,            ///< terms with an impossible write ring
-    too_many_grants,    ///< more than its terms allow
-    too_many_messages,  ///< more than it was granted, from a shared receive queue or in a write ring
-    bad_announcement,   ///< announces a message that is too long, or while another is being read
-    // Not the peer's fault:
-    post_refused,     ///< the provider refused a request that the next ones must not go without
-    signal_refused,   ///< the provider refused the request with which others were to complete
-    completion_lost,  ///< the provider lost the completion of an announcement, or of a read
+    no_depth,         ///< the terms name no receives, or more receives than are possible
+    no_ring,          ///< the terms name an impossible write ring
+    too_many_grants,  ///< the peer granted more than its terms allow
+    /// The peer sent more messages than it was granted, to a shared receive queue or into a write ring.
+    too_many_messages,
+    /// The peer announced a message that is too long, or announced a message before an earlier one was read.
+    bad_announcement,
+    // Faults of this end:
+    post_refused,     ///< the provider refused a work request without which the following ones must not be posted
+    signal_refused,   ///< the provider refused a signaled work request that was to complete unsignaled ones, too
+    completion_lost,  ///< the provider lost the completion of an announcement, or of the read of a message
 };
 [[nodiscard]] constexpr bool is_own(FlowFault fault) noexcept {
     return fault >= FlowFault::post_refused;
 }
 
-/// The status with which the fault ends a queue pair.
+/// The status with which a queue pair ends because of `fault`.
 [[nodiscard]] constexpr Status status_of(FlowFault fault) noexcept {
     switch (fault) {
         case FlowFault::post_refused:
@@ -108,15 +116,15 @@ enum class FlowFault : std::uint8_t {
     }
 }
 
-/// Registered memory, of one queue pair.
+/// The control block of one queue pair, in registered memory.
 struct alignas(kCacheLine) ControlBlock {
     using Line = std::array<std::atomic<std::uint64_t>, 8>;
 
     // Written by the peer.
-    Line grants{};  ///< its grants, and how many announced messages it has read
+    Line grants{};  ///< word 0: the peer's grants; word 1: how many announced messages the peer has read
     Line terms{};
-    Line announcement{};  ///< of the message whose receive completes next
-    // Our terms, while they are sent; the peer could write here too.
+    Line announcement{};  ///< the announcement of the message whose receive completes next
+    // This end's own terms, from which they are sent. The peer could write here, too.
     Line own{};
 
     static constexpr std::size_t kGrants = 0;
@@ -136,10 +144,10 @@ struct alignas(kCacheLine) ControlBlock {
             own[i].store(words[i], std::memory_order_relaxed);
         }
     }
-    /// The peer's terms, when they are whole.
+    /// The peer's terms. Returns nothing until they have arrived whole.
     [[nodiscard]] std::optional<FlowTerms> read_terms() const noexcept {
         FlowTerms::Words words{};
-        // Acquire: on a software device the last word is written last, with release.
+        // Acquire: a software device writes the last word after the others, with release.
         words.back() = terms.back().load(std::memory_order_acquire);
         if (words.back() == 0) {
             return std::nullopt;
@@ -150,7 +158,7 @@ struct alignas(kCacheLine) ControlBlock {
         return words.back() == FlowTerms::check_of(words) ? std::optional(std::bit_cast<FlowTerms>(words))
                                                           : std::nullopt;
     }
-    /// Valid once the announcement's receive has completed.
+    /// The result is valid after the receive that the announcement took has completed.
     [[nodiscard]] Announcement read_announcement() const noexcept {
         Announcement::Words words{};
         for (std::size_t i = 0; i < words.size(); ++i) {
@@ -158,12 +166,13 @@ struct alignas(kCacheLine) ControlBlock {
         }
         return Announcement::unpack(words);
     }
-    /// The peer writes the next announcement when it has been told that this one's message was read.
+    /// Call this before the peer learns that the announced message was read. After that, the peer may write the next
+    /// announcement.
     void forget_announcement() noexcept { announcement[2].store(0, std::memory_order_relaxed); }
 };
 static_assert(sizeof(ControlBlock) == 4 * kCacheLine);
 
-/// Whether a peer's terms can be accepted. `features`: those that both ends must have.
+/// Why a peer's terms cannot be accepted, or FlowFault::none. `features`: the features that both ends must have.
 [[nodiscard]] constexpr FlowFault check_terms(const FlowTerms& terms, std::uint16_t features) noexcept {
     if (terms.magic != FlowTerms::kMagic) {
         return FlowFault::not_terms;

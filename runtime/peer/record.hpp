@@ -1,18 +1,21 @@
-// A record: how a message stands in a write ring.
+// A record: a message in a write ring. Its parts, in the order of their addresses (numbers are bits):
 //
 //   payload   and zeros to the next multiple of 8
 //   word 0    stamp 32 | length 32
 //   word 1    with immediate 1 | lines skipped before it 31 | immediate 32
-//   seal      which ends with a line
+//   seal      the last word of a line
 //
-// A ring is filled from its end to its beginning, for two reasons. The reader knows where the next record ends before
-// it knows how long that is. And the words stand behind the payload, so they arrive last where the device keeps the
-// order. A record that does not fit before the beginning stands at the end, and says how many lines it has skipped. A
-// position is the number of lines written since the ring was made, modulo 2^32. The stamp stands for the position, so a
-// record that an earlier lap left there is not taken for a new one. The seal stands for the whole record: it arrives
-// last, or, where nothing promises that (H12), it contains a sum of the payload.
+// The sender fills a ring from its last address to its first, for two reasons. The reader knows at which address the
+// next record ends before it knows the record's length. And the two words and the seal follow the payload, so they
+// arrive last if the device keeps the order of bytes. If a record does not fit between the last record and the ring's
+// first address, it goes to the ring's last address, and word 1 contains the number of lines that it skipped.
 //
-// Thread safety: pure functions. Memory that a peer writes is read by atomic words (worker/write_ring.hpp).
+// A position is the number of lines written since the ring was made, modulo 2^32. The stamp depends on the position. So
+// the reader does not take a record of an earlier lap for a new one. The seal shows that the whole record has arrived.
+// On a device that keeps the order of bytes, the seal arrives last. On any other device (H12), the seal contains a sum
+// of the payload.
+//
+// Thread safety: pure functions. A worker reads memory that a peer writes by atomic words (worker/write_ring.hpp).
 #pragma once
 
 #include <algorithm>
@@ -28,14 +31,14 @@
 
 namespace pollcore {
 
-/// The longest message in a ring of so many lines: a quarter of it, so that there is room for the message, and for the
-/// lines that it skips, before the peer grants more.
+/// The longest message, in bytes, in a ring of `lines` lines. A record takes at most a quarter of the ring. So the
+/// record, and the lines that it skips, find room before the peer grants more lines.
 [[nodiscard]] constexpr std::uint32_t ring_message_max(std::uint32_t lines) noexcept {
     return lines / 4 * kCacheLine - kRecordTail;
 }
 
-/// A sum of the payload, by which no part of an old message goes unnoticed. It does not protect from an attacker, who
-/// may write any payload and sum.
+/// A sum of a payload. It shows whether the payload contains a part of an old message. It does not protect from an
+/// attacker, who may write any payload together with its sum.
 class PayloadSum {
 public:
     void add(const std::byte* bytes, std::size_t size) noexcept {
@@ -61,7 +64,7 @@ public:
         }
     }
     void add(std::uint64_t word) noexcept {
-        // Four at a time: each multiplication waits for the one four words before.
+        // There are four lanes, so a multiplication waits only for the multiplication four words before.
         std::uint64_t& lane = lanes_[next_++ & 3];
         lane = std::rotl((lane ^ word) * 0x9fb21c651e98df25, 29);
     }
@@ -81,12 +84,12 @@ private:
     std::array<std::uint64_t, 4> lanes_{1, 2, 3, 4};
     std::size_t next_ = 0;
     std::uint64_t word_ = 0;
-    std::size_t held_ = 0;  ///< bytes of word_
+    std::size_t held_ = 0;  ///< the number of bytes in word_
 };
 
 struct RecordHeader {
     std::uint32_t length = 0;
-    std::uint32_t skipped = 0;  ///< lines
+    std::uint32_t skipped = 0;  ///< the number of lines skipped before this record
     bool with_imm = false;
     std::uint32_t imm_data = 0;
 
@@ -106,13 +109,13 @@ struct RecordHeader {
     }
 };
 
-/// `sum` is PayloadSum's, or 0 where the receiver's device keeps the order.
+/// `sum` is the result of PayloadSum, or 0 if the receiver's device keeps the order of bytes.
 [[nodiscard]] constexpr std::uint64_t seal_of(const RecordHeader::Words& words, std::uint64_t seed,
                                               std::uint64_t sum) noexcept {
     return (words[0] ^ seed) * 0xd6e8feb86659fd93 ^ std::rotl(words[1] * 0x9fb21c651e98df25, 29) ^ sum;
 }
 
-/// Where the records of one connection go: the peer's write ring, as its terms have it.
+/// The peer's write ring, as described by the peer's terms. The records of one connection go there.
 struct RingTarget {
     std::uint64_t addr = 0;
     std::uint32_t rkey = 0;
@@ -121,7 +124,7 @@ struct RingTarget {
     bool sums = true;  ///< the seal of a record contains a sum of its payload
 };
 
-/// What a record needs beside its payload, while it is on its way. Registered memory.
+/// The parts of a record beside its payload, in registered memory, until the device has sent them.
 struct alignas(kCacheLine) RecordFrame {
     std::uint64_t zeros = 0;
     RecordHeader::Words words{};

@@ -19,7 +19,7 @@ namespace pollcore {
 [[gnu::noinline]] void Accounts::refresh_retired(QpHandle qp) noexcept {
     QpAccount& mine = renewed(qp);
     if (const RetiredWord now = retired_word(qp.index);
-        now.generation == qp.generation) {  // else the queue pair was reset meanwhile
+        now.generation == qp.generation) {  // otherwise the queue pair was reset meanwhile
         mine.retire(now.count);
     }
 }

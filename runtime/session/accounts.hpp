@@ -1,7 +1,7 @@
-// A session's requests in flight, as its own side counts them: per queue pair, per shared receive queue, and in all.
-// Also reads what the worker publishes in the session's block.
+// Counts of a session's requests in flight, as the application's side counts them: for each queue pair, for each shared
+// receive queue, and in total. Also reads the words that the worker publishes in the session's block.
 //
-// Thread safety: the session's.
+// Thread safety: only the session's thread.
 #pragma once
 
 #include <algorithm>
@@ -27,33 +27,33 @@ public:
     [[nodiscard]] std::uint16_t generation() const noexcept { return generation_; }
     [[nodiscard]] std::uint32_t sends() const noexcept { return sends_; }
     [[nodiscard]] std::uint32_t recvs() const noexcept { return recvs_; }
-    /// Retired sends, as last seen.
+    /// Retired sends, as last read from the worker's count.
     [[nodiscard]] std::uint32_t retired() const noexcept { return retired_seen_; }
 
     void count_sends(std::uint32_t n) noexcept { sends_ += n; }
     void count_recv() noexcept { ++recvs_; }
     void end_sends(std::uint32_t n) noexcept { sends_ -= n; }
     void end_recv() noexcept { --recvs_; }
-    /// The worker has retired so many in all, modulo 2^32.
+    /// The worker has retired `count` sends in total, modulo 2^32.
     void retire(std::uint32_t count) noexcept {
         sends_ -= count - retired_seen_;
         retired_seen_ = count;
     }
 
-    // Opcodes and limits of ordinary requests. They hold as long as QpRecord::status does not change.
+    // Opcodes and limits of ordinary requests. They are valid as long as QpRecord::status does not change.
     [[nodiscard]] bool knows(std::uint64_t status) const noexcept { return known_status_ == status; }
     void learn(std::uint64_t status, OpcodeMask opcodes, std::uint32_t send_depth) noexcept;
     [[nodiscard]] bool admits(RequestHead head) const noexcept { return head.is_one_of(ordinary_); }
-    /// As admits(), where the message is no longer than the peer's receives.
+    /// Whether the request is admitted if its message is no longer than the peer's receives.
     [[nodiscard]] bool admits_short(RequestHead head) const noexcept {
         return head.is_one_of(static_cast<OpcodeMask>(ordinary_ >> kShort));
     }
     [[nodiscard]] std::uint32_t send_depth() const noexcept { return send_depth_; }
     [[nodiscard]] std::uint32_t inline_max() const noexcept { return inline_max_; }
 
-    /// The epoch of the life that is counted (Life::epoch).
+    /// The epoch (Life::epoch) of the queue pair's life to which these counts belong.
     [[nodiscard]] std::uint16_t epoch() const noexcept { return epoch_; }
-    /// Begins a new life: the generation has come again, and nothing of the old life is in flight.
+    /// Begins to count a new life with the same generation. No request of the old life may be in flight.
     void begin_epoch(std::uint16_t epoch) noexcept {
         if (sends_ != 0 || recvs_ != 0) {
             *this = QpAccount(generation_);
@@ -63,7 +63,7 @@ public:
     }
 
 private:
-    static constexpr unsigned kShort = 8;  // bit of ordinary_ at which the opcodes for admits_short() begin
+    static constexpr unsigned kShort = 8;  // the first bit of ordinary_ that is for admits_short(), not for admits()
 
     std::uint64_t known_status_ = 0;
     std::uint32_t send_depth_ = 0;
@@ -90,15 +90,16 @@ public:
           srq_records_(at_offset<SrqRecord>(block, layout.srq_records())),
           srqs_(kSrqsMax) {}
 
-    // ---- What the worker publishes ----
+    // ---- Words that the worker publishes ----
 
     [[nodiscard]] std::uint32_t qps_mask() const noexcept { return qps_mask_; }
     [[nodiscard]] const QpRecord& record(std::uint32_t index) const noexcept { return records_[index]; }
-    // Acquire, with the worker's release: the limits belong to this status.
+    // Acquire, pairs with the worker's release: the limits that are read afterwards belong to this status.
     [[nodiscard]] std::uint64_t status(std::uint32_t index) const noexcept {
         return records_[index].status.load(std::memory_order_acquire);
     }
-    /// With flow control: the longest message that the peer receives; no limit until the peer has announced it.
+    /// With flow control: the longest message that the peer receives, in bytes. The largest number until the peer has
+    /// announced its limit.
     [[nodiscard]] std::uint32_t message_max(std::uint32_t index) const noexcept {
         const std::uint32_t longest =
             MessageLimitsWord::unpack(records_[index].longest.load(std::memory_order_relaxed)).message_max;
@@ -108,34 +109,34 @@ public:
         return srq_records_[index].status.load(std::memory_order_acquire);
     }
     [[nodiscard]] RetiredWord retired_word(std::uint32_t index) const noexcept {
-        // Acquire, with the release in WorkerSession::retire: buffers of retired requests are free.
+        // Acquire, pairs with the release in WorkerSession::retire: the buffers of retired requests are free.
         return RetiredWord::unpack(retired_[index].load(std::memory_order_acquire));
     }
 
     // ---- Room (I3) ----
 
-    /// How many more requests may be accepted. Completions are counted here, not slots (D13). `given_back`: completions
-    /// whose places the worker knows to be free. More completions than slots may be owed, while messages of pools were
-    /// taken and their places not yet given back.
+    /// Returns how many more requests may be accepted. Counts completions in flight, not slots (D13). `given_back`:
+    /// taken completions whose slots the worker knows to be free. `owed` may be larger than completion_slots_, because
+    /// messages of pools use slots, too, until these are given back.
     [[nodiscard]] [[gnu::always_inline]] std::uint64_t room(std::uint64_t given_back) const noexcept {
         const std::uint64_t owed = accepted_ + pooled_taken_ - retired_seen_ - given_back;
         return completion_slots_ - std::min<std::uint64_t>(owed, completion_slots_);
     }
-    /// Reads how much the worker has retired.
+    /// Reads how many requests the worker has retired.
     void refresh() noexcept { retired_seen_ = header_.retired.load(std::memory_order_acquire); }
 
     // ---- Queue pairs ----
 
     [[nodiscard]] QpAccount& at(std::uint32_t index) noexcept { return qps_[index]; }
     [[nodiscard]] const QpAccount& at(std::uint32_t index) const noexcept { return qps_[index]; }
-    /// The account at the handle's index, which may be any.
+    /// The account at the handle's index. The index may be any number.
     [[nodiscard]] QpAccount& of(QpHandle qp) noexcept { return qps_[qp.index & qps_mask_]; }
-    /// The account of `qp`. It begins anew if the index was given to another queue pair, or another life: nothing of
-    /// the old one is in flight any more.
+    /// The account of `qp`. If the index has a new queue pair, or the queue pair has a new life, the account is emptied
+    /// first: no request of the old one is in flight any more.
     [[nodiscard]] [[gnu::always_inline]] QpAccount& renewed(QpHandle qp) noexcept {
         QpAccount& account = qps_[qp.index];
         if (account.generation() != qp.generation) [[unlikely]] {
-            // Its completions may stand in the ring.
+            // The ring may still have completions of the old life.
             past_lives_ = past_lives_ || account.sends() != 0;
             account = QpAccount(qp.generation);
         }
@@ -143,18 +144,18 @@ public:
     }
     /// Whether the ring may hold completions of a queue pair's earlier life.
     [[nodiscard]] bool past_lives() const noexcept { return past_lives_; }
-    /// The ring was seen to be empty.
+    /// To be called when the ring was seen to be empty.
     void forget_past_lives() noexcept { past_lives_ = false; }
     void refresh_retired(QpHandle qp) noexcept;
 
-    // ---- Requests, and their ends ----
+    // ---- Accepted and completed requests ----
 
     [[nodiscard]] std::uint64_t accepted() const noexcept { return accepted_; }
     [[nodiscard]] std::uint64_t retired() const noexcept { return retired_seen_; }
-    /// Completions that no request of this session asked for.
+    /// Taken completions of pools' receives, which are no requests of this session.
     [[nodiscard]] std::uint64_t pooled_taken() const noexcept { return pooled_taken_; }
 
-    /// Counts `n` ordinary requests, which the queue pairs' accounts have already.
+    /// Counts `n` ordinary requests that are in the accounts of their queue pairs already.
     void count_ordinary(std::uint64_t n) noexcept { accepted_ += n; }
     [[gnu::always_inline]] void count(const WorkRequest& request) noexcept {
         ++accepted_;
@@ -175,7 +176,7 @@ public:
 
     // ---- Shared receive queues ----
 
-    /// Receives in flight; 0 for a queue that this session has posted none to.
+    /// Receives of this session in flight on a shared receive queue.
     [[nodiscard]] std::uint32_t shared_recvs(SrqHandle srq) const noexcept {
         const SrqAccount& mine = srqs_[srq.index % kSrqsMax];
         return mine.generation == srq.generation ? mine.outstanding : 0;
@@ -187,9 +188,10 @@ public:
     }
     [[nodiscard]] SrqHandle srq_at(std::uint16_t index) const noexcept { return {index, srqs_[index].generation}; }
 
-    /// The daemon is gone and `left` requests are in flight, so all others have completed or were retired. `polled`:
-    /// completions that were taken. The number of retired ones is derived from these: the worker counts it at two
-    /// places, and one may be a burst behind.
+    /// Computes the number of retired requests after the daemon's death: all accepted requests that are not in flight
+    /// (`left`) and have not completed were retired. `polled`: completions that were taken. The worker's own counts are
+    /// not used, because it counts retired requests in two places, and one of these counts may be a burst behind the
+    /// other.
     void settle_retired(std::uint64_t left, std::uint64_t polled) noexcept {
         retired_seen_ = accepted_ - polled + pooled_taken_ - left;
     }
@@ -203,16 +205,16 @@ private:
 
     SessionHeader& header_;
     QpRecord* records_;                    // written by the worker
-    std::atomic<std::uint64_t>* retired_;  // per QP, written by the worker
-    OwnLines<QpAccount> qps_;              // by index
+    std::atomic<std::uint64_t>* retired_;  // for each queue pair, written by the worker
+    OwnLines<QpAccount> qps_;              // by the index of the queue pair
     std::uint32_t qps_mask_;
     std::uint32_t completion_slots_;
     std::uint64_t accepted_ = 0;
-    std::uint64_t retired_seen_ = 0;  // over all queue pairs
+    std::uint64_t retired_seen_ = 0;  // the worker's count for all queue pairs, as last read
     std::uint64_t pooled_taken_ = 0;
     bool past_lives_ = false;
     SrqRecord* srq_records_;     // written by the worker
-    OwnLines<SrqAccount> srqs_;  // by index
+    OwnLines<SrqAccount> srqs_;  // by the index of the shared receive queue
 };
 
 }  // namespace pollcore

@@ -7,8 +7,8 @@ namespace pollcore {
     accounts_.refresh();
 }
 
-/// Begins a new life of a queue pair whose generation has come again: nothing of the old life is in flight any more.
-/// False as long as completions of the old life may stand in the ring.
+/// Begins to count a new life of a queue pair, with the same generation as an old life. No request of the old life is
+/// in flight any more. Returns false as long as the ring may have completions of the old life.
 [[gnu::cold, gnu::noinline]] bool SessionCore::begin_epoch(QpAccount& account, std::uint16_t epoch) noexcept {
     if ((account.sends() != 0 || account.recvs() != 0) && (inbox_.ready() || inbox_.awaits_reply())) {
         return false;
@@ -17,7 +17,7 @@ namespace pollcore {
     return true;
 }
 
-/// Refuses a queue pair of which the worker has told this session nothing.
+/// Refuses a request to a queue pair on which the worker has made no report to this session.
 [[gnu::noinline]] Refusal SessionCore::refuse_unknown(QpHandle qp) const noexcept {
     return host_->has_queue_pair(qp) ? Refusal::no_share : Refusal::stale_handle;
 }
@@ -26,7 +26,7 @@ namespace pollcore {
     if (request.num_sge > 1) {
         return Refusal::too_many_sges;
     }
-    if (request.sge.length != 0 && !is_local(request.opcode)) {  // a bind has its operands there
+    if (request.sge.length != 0 && !is_local(request.opcode)) {  // a bind has its operands in the place of `sge`
         return Refusal::no_sge;
     }
     return admit(request, 0, 0, 0, 1, ahead);

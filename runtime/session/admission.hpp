@@ -1,6 +1,7 @@
-// Decides whether a request is taken (I3). admit() checks everything. It remembers what it let through on a queue pair,
-// and further requests of that kind pass by admits_at_once() and ordinary_room() (D8). All of this is inlined into each
-// way of submitting.
+// Decides whether a request is taken (I3). admit() makes all checks. When it lets a request through, it stores the
+// status and limits of the queue pair in the queue pair's account. As long as that status does not change,
+// admits_at_once() and ordinary_room() decide on further requests of the same kind (D8). These functions are inlined
+// into each submitting call.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +12,7 @@
 
 namespace pollcore {
 
-/// The result for `n` requests or completions that are given to no session.
+/// The result of a call with `n` requests or completions on an object without a session.
 constexpr Submitted without_session(std::size_t n) noexcept {
     return {0, n == 0 ? Refusal::none : Refusal::session_closed};
 }
@@ -19,7 +20,7 @@ constexpr Submitted without_session(std::size_t n) noexcept {
 // ---- Room ----
 
 [[gnu::always_inline]] inline bool SessionCore::completion_room() noexcept {
-    // Taken completions count only once the worker can know that their slots are free.
+    // A taken completion makes room only after the worker can know that the completion's slot is free.
     if (accounts_.room(inbox_.given_back()) != 0) [[likely]] {
         return true;
     }
@@ -27,14 +28,14 @@ constexpr Submitted without_session(std::size_t n) noexcept {
     return accounts_.room(inbox_.given_back()) != 0;
 }
 
-/// RingProducer::reserve. Also keeps an awaited answer that stands in one of these slots.
+/// RingProducer::reserve. If an awaited answer is in one of these slots, saves it first.
 [[gnu::always_inline]] inline std::size_t SessionCore::reserve_slots(std::size_t wanted) noexcept {
     const std::size_t n = submissions_.reserve(wanted);
     inbox_.make_way(n);
     return n;
 }
 
-/// Checks what every request needs: its own slots, and one for its completion.
+/// Checks the room that every request needs: slots for itself, and a slot for its completion.
 [[gnu::always_inline]] inline Refusal SessionCore::admit_slots(std::uint32_t slots, std::size_t ahead) noexcept {
     if (!completion_room()) {
         return Refusal::completion_ring_full;
@@ -46,7 +47,8 @@ constexpr Submitted without_session(std::size_t n) noexcept {
     return Refusal::none;
 }
 
-/// How many of `wanted` requests have room, whatever they are. 0 where each request has to be noted in the log.
+/// How many of `wanted` requests have room in both rings. 0 if the session is closed, or if each request must be
+/// written to the log.
 [[gnu::always_inline]] inline std::size_t SessionCore::ordinary_room(std::size_t wanted) noexcept {
     if ((attention_ & (kUnusable | kLogged)) != 0) [[unlikely]] {
         return 0;
@@ -60,10 +62,11 @@ constexpr Submitted without_session(std::size_t n) noexcept {
     return std::min<std::size_t>(accounts_.room(inbox_.given_back()), reserve_slots(wanted));
 }
 
-// ---- What a request says ----
+// ---- The fields of a request ----
 
-/// For a plain request: the account of its queue pair, if the queue pair is as it was when admit() let a request
-/// through, and has room for another one. Else null.
+/// For a plain request: returns the account of its queue pair if three conditions hold. The queue pair has the same
+/// status as when admit() last let a request through, it allows inline_length inline bytes, and it has room for another
+/// request. Else returns null.
 [[gnu::always_inline]] inline QpAccount* SessionCore::known(RequestHead head, std::uint32_t inline_length) noexcept {
     const std::uint32_t index = head.qp_index();
     if (index > accounts_.qps_mask()) [[unlikely]] {
@@ -82,7 +85,7 @@ constexpr Submitted without_session(std::size_t n) noexcept {
            (mine->admits(head) || (mine->admits_short(head) && bytes <= accounts_.message_max(head.qp_index())));
 }
 
-// Inlined, so that each way of submitting has only the checks that can fail there.
+// Inlined, so that each submitting call has only the checks that can fail in that call.
 [[gnu::always_inline]] inline Refusal SessionCore::admit(const WorkRequest& request, std::uint32_t num_sge,
                                                          std::uint32_t inline_length, std::uint64_t bytes,
                                                          std::uint32_t slots, std::size_t ahead) noexcept {
@@ -176,8 +179,7 @@ constexpr Submitted without_session(std::size_t n) noexcept {
             }
         }
         if (!mine.knows(status)) [[unlikely]] {
-            mine.learn(status, limits.opcodes,
-                       limits.send_depth);  // from here on admits_at_once() knows what this status means
+            mine.learn(status, limits.opcodes, limits.send_depth);  // from here on admits_at_once() knows this status
         }
     }
     if (slots > submissions_.capacity()) [[unlikely]] {
@@ -186,7 +188,7 @@ constexpr Submitted without_session(std::size_t n) noexcept {
     return admit_slots(slots, ahead);
 }
 
-/// Admits a request whose only SGE, if any, is request.sge.
+/// Admits a request without further SGEs: it has request.sge, or no SGE.
 [[gnu::always_inline]] inline Refusal SessionCore::admit_own(const WorkRequest& request, std::size_t ahead) noexcept {
     return request.num_sge == 1 ? admit(request, 1, 0, request.sge.length, 1, ahead)
                                 : admit_without_sge(request, ahead);

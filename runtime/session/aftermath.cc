@@ -1,4 +1,5 @@
-// Completions that no worker makes: for requests that no worker took, and for those in flight when the daemon ended.
+// Makes the completions that no worker makes: for requests that no worker has taken, and for requests that were in
+// flight when the daemon died.
 #include <utility>
 
 #include "session/refused_completion.hpp"
@@ -6,7 +7,7 @@
 
 namespace pollcore {
 
-/// Whether poll() has completions to make by itself, in a session that has ended.
+/// Whether poll() still has to make completions itself, in a session that has ended.
 bool SessionCore::left_to_complete() noexcept {
     if (logs() && header_.closed.load(std::memory_order_acquire) == SessionHeader::kDaemonGone) {
         take_stock();
@@ -23,7 +24,7 @@ template <class Record>
 template std::size_t SessionCore::complete_rest(std::uint32_t, std::span<Completion>) noexcept;
 template std::size_t SessionCore::complete_rest(std::uint32_t, std::span<WideCompletion>) noexcept;
 
-/// Counts what is in flight, once no worker changes that any more.
+/// Counts the requests in flight after the daemon's death, when no worker changes their number any more.
 [[gnu::cold]] void SessionCore::take_stock() noexcept {
     if (std::exchange(stock_taken_, true)) {
         return;
@@ -42,7 +43,8 @@ template std::size_t SessionCore::complete_rest(std::uint32_t, std::span<WideCom
     accounts_.settle_retired(gone_left_, inbox_.taken());
 }
 
-// Completes requests that were in flight when the daemon died, in the ring or taken by the daemon (I1).
+// Completes requests that were in flight when the daemon died (I1). Some may be in the ring, and the daemon may have
+// taken the others.
 template <class Record>
 [[gnu::cold, gnu::noinline]] std::size_t SessionCore::complete_gone(std::span<Record> out) noexcept {
     take_stock();
@@ -86,7 +88,8 @@ template <class Record>
     return n;
 }
 
-// Completes requests that were accepted while the runtime stopped on another thread: no worker will take them (I1).
+// Completes requests that were accepted while another thread stopped the runtime, so that no worker will take them
+// (I1).
 template <class Record>
 [[gnu::cold, gnu::noinline]] std::size_t SessionCore::complete_untaken(std::span<Record> out) noexcept {
     attention_ |= kUnusable;

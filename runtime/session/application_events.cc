@@ -24,7 +24,7 @@ bool ApplicationEvents::push(Event event) {
         }
         queue_.push_back(std::move(event));
         if (queue_.size() == 1 && !closed_) {
-            (void)eventfd_write(fd_.get(), 1);  // cannot be full: its count is 0 when the queue is empty
+            (void)eventfd_write(fd_.get(), 1);  // cannot fail: the eventfd's count is 0 while the queue is empty
         }
     }
     changed_.notify_all();

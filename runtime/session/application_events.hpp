@@ -1,9 +1,9 @@
-// Events that wait until the application takes them.
+// Asynchronous events that wait until the application takes them.
 //
-// Thread safety: all calls from any thread.
-// Invariants: at most kEventsMax events wait. When so many wait, later ones are only counted: the first event of a
-// burst says what happened, and the others often repeat it (Soft-RoCE reports an overrun once per lost CQE). fd() is
-// readable while next() has something to give, and always once close() was called.
+// Thread safety: any thread may make the calls.
+// Invariants: at most kEventsMax events wait. While that many wait, later events are only counted. The first event of a
+// burst is the important one, and the others often repeat it (Soft-RoCE reports an overrun once per lost CQE). fd() is
+// readable while next() has an event to return, and always after close().
 #pragma once
 
 #include <chrono>
@@ -21,15 +21,16 @@ class ApplicationEvents {
 public:
     ApplicationEvents();
 
-    /// False when there was no room.
+    /// Returns false, and counts the event as lost, if there is no room for it.
     bool push(Event event);
-    /// Counts an event that there was no memory for, as if there was no room: the application sees the gap (D29).
+    /// Counts an event for which there was no memory, as if there was no room for it: the application sees the gap
+    /// (D29).
     void lose() noexcept;
-    /// No more events come. Wakes the threads that wait.
+    /// Declares that no more events will come, and wakes the threads that wait in next().
     void close() noexcept;
 
-    /// The oldest; nothing when none came within the time. Throws Error(ESHUTDOWN) when none is left and none will
-    /// come. A time-out longer than the clock can count waits for ever.
+    /// Returns the oldest event, or nothing when no event came within the time. Throws Error(ESHUTDOWN) when no event
+    /// is left and none will come. If `timeout` is longer than the clock can count, the call waits for ever.
     [[nodiscard]] std::optional<Event> next(std::chrono::milliseconds timeout);
     [[nodiscard]] int fd() const noexcept { return fd_.get(); }
 

@@ -1,11 +1,12 @@
-// The completions of a session: the completion ring, and the line of a request that may be answered there (D50).
+// The completions of a session. They come by the completion ring. The completion of a marked request may instead be an
+// answer in the request's own cache line, which is its slot of the submission ring (D50).
 //
-// At most one request is marked at a time. When it is submitted, this session has nothing else in flight on its send
-// queue, and no completion of that queue stands in the ring. So all other completions of that queue come after it.
-// take() looks at the request's slot and at the completion ring, and one of them says that the request has ended. The
-// worker's side: worker/worker_session.hpp.
+// At most one request is marked at a time. When it is submitted, this session has no other request in flight on the
+// send queue, and the ring has no completion of that queue. So all other completions of that queue come after the
+// completion of the marked request. take() looks at the request's slot and at the completion ring, and finds the
+// completion in one of them. worker/worker_session.hpp has the worker's side.
 //
-// Thread safety: the session's.
+// Thread safety: only the session's thread.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +30,7 @@ namespace pollcore {
 
 class CompletionInbox {
 public:
-    /// Requests stand in `submissions`.
+    /// `submissions` has the slots of the requests.
     CompletionInbox(void* block, const SessionLayout& layout, const RingProducer<WorkRequest>& submissions)
         : completions_(at_offset<void>(block, layout.completions()), layout.completion_ring_slots()),
           submissions_(submissions),
@@ -38,13 +39,13 @@ public:
     CompletionInbox(const CompletionInbox&) = delete;
     CompletionInbox& operator=(const CompletionInbox&) = delete;
 
-    /// Whether there is a completion, wherever it stands.
+    /// Whether there is a completion, in the ring or in the line of a request.
     [[nodiscard]] bool ready() const noexcept { return completions_.ready() || has_reply(); }
-    /// Whether a request's line is looked at, beside the ring.
+    /// Whether take() also looks at the line of a request, or for an answer that was saved from it.
     [[nodiscard]] bool awaits_reply() const noexcept { return awaited_ != 0; }
 
-    /// Takes up to `out.size()` completions. `settle` takes requests off the accounts: ends(completion) for any
-    /// request, sends(qp, n) for n ordinary sends.
+    /// Takes up to `out.size()` completions. `settle` subtracts the completed requests from the accounts:
+    /// ends(completion) does this for any request, sends(qp, n) for n ordinary sends.
     template <class Record, class Settle>
     [[nodiscard]] [[gnu::always_inline]] std::size_t take(std::span<Record> out, Settle&& settle) noexcept {
         if (awaited_ != 0) {
@@ -57,15 +58,16 @@ public:
     [[nodiscard]] [[gnu::always_inline]] std::uint64_t taken() const noexcept {
         return (completions_.released() >> wide_) + replied_;
     }
-    /// Taken completions whose places the worker knows to be free.
+    /// Taken completions whose slots the worker knows to be free.
     [[nodiscard]] [[gnu::always_inline]] std::uint64_t given_back() const noexcept {
         return (completions_.published() >> wide_) + replied_;
     }
-    /// Tells the worker of all places that are free.
+    /// Tells the worker which slots of the completion ring are free.
     void give_back() noexcept { completions_.publish(); }
 
-    /// Bits for the last word of a request that was counted and is being written into the next slot. `alone`: it is
-    /// this session's only one in its send queue.
+    /// Marks a request if it may be answered in its line. Returns bits for the request's last word; 0 if it is not
+    /// marked. The request was counted and is being written into the next slot. `alone`: this session has no other
+    /// request in the send queue.
     [[nodiscard]] [[gnu::always_inline]] std::uint64_t expect_reply(RequestHead head, bool alone) noexcept {
         if (marked_ || wide_ != 0 || (head.flags() & kSignaled) == 0 ||
             !allows(RequestHead::kRepliable, head.opcode()) || !alone) {
@@ -75,8 +77,8 @@ public:
         awaited_ = submissions_.produced() + 1;
         return std::uint64_t{RequestHead::kReplyInLine} << RequestHead::kFlags;
     }
-    /// To be called before the next `n` slots are written. If the marked request's slot is one of them, an answer that
-    /// stands there is kept; else the completion comes by the ring.
+    /// To be called before the next `n` slots are written. If the marked request's slot is one of them, saves the
+    /// answer from there. If there is no answer yet, the completion will come by the ring.
     [[gnu::always_inline]] void make_way(std::size_t n) noexcept {
         if (awaited_ != 0 && submissions_.produced() + n - awaited_ >= submissions_.capacity()) [[unlikely]] {
             keep_reply();
@@ -85,7 +87,7 @@ public:
 
 private:
     static constexpr std::uint64_t kKept = ~std::uint64_t{0};
-    static constexpr std::uint32_t kFew = 2;  // up to this many completions, preparing a longer loop does not pay
+    static constexpr std::uint32_t kFew = 2;  // after a burst of so few completions, the simple loop is the faster one
     // Positions of fields in the last word of a completion.
     static constexpr unsigned kStatus = 8 * (offsetof(Completion, status) % sizeof(Word));
     static constexpr unsigned kFlags = 8 * (offsetof(Completion, flags) % sizeof(Word));
@@ -94,7 +96,8 @@ private:
     [[nodiscard]] static constexpr std::uint32_t sampled_at(std::uint64_t last) noexcept {
         return static_cast<std::uint32_t>(last >> kSampledAt);
     }
-    // Whether it is a send that succeeded and was not followed: it only has to be counted.
+    // Whether `last` is the last word of an ordinary completion: a send that succeeded, and was not followed for stage
+    // latency. Such a completion only has to be counted.
     [[nodiscard]] static constexpr bool is_ordinary(std::uint64_t last) noexcept {
         constexpr std::uint64_t kOther = std::uint64_t{0xff} << kStatus |
                                          std::uint64_t{kFromRecvQueue | kPooled | kNotInLine} << kFlags |
@@ -102,7 +105,7 @@ private:
         return (last & kOther) == 0;
     }
 
-    // Completions of one queue pair often stand together: they are counted together.
+    // Counts successive ordinary completions of one queue pair, to subtract them from its account together.
     struct Ended {
         std::uint32_t qp = bits_of(QpHandle{});
         std::uint32_t n = 0;
@@ -111,7 +114,7 @@ private:
             settle.sends(std::bit_cast<QpHandle>(qp), std::exchange(n, 0));
         }
     };
-    // `slot`: the first slot of a completion, which is ready. `last`: its last word.
+    // `slot`: the first slot of a completion that is ready. `last`: the last word of that slot.
     template <class Record, class Settle>
     [[gnu::always_inline]] void take_one(Record& record, const Completion* slot, std::uint64_t last, Ended& ended,
                                          Settle&& settle) noexcept {
@@ -125,7 +128,7 @@ private:
         }
         const std::uint32_t qp = bits_of(slot->qp);
         if (!is_ordinary(last)) [[unlikely]] {
-            ended.settle(settle);  // the code below looks at the account
+            ended.settle(settle);  // the account must be up to date for settle.ends()
             if ((record.flags & kNotInLine) != 0) {
                 record.flags &= static_cast<std::uint8_t>(~kNotInLine);
                 awaited_ = 0;
@@ -142,8 +145,8 @@ private:
             ended = {qp, 1};
         }
     }
-    // A completion takes kSlots slots. Both slots of a wide one are published together, so the first tells of both
-    // (D39).
+    // A completion takes kSlots slots. Both slots of a wide completion are published together, so the second slot is
+    // ready when the first is (D39).
     template <std::size_t kSlots, class Record, class Settle>
     [[nodiscard]] [[gnu::always_inline]] std::size_t take_from_ring(std::span<Record> out, Settle&& settle) noexcept {
         Ended ended;
@@ -154,8 +157,8 @@ private:
                 take_one(out[n], &completions_.slot(n * kSlots), last, ended, settle);
             }
         } else {
-            // A worker publishes bursts. After one burst the next is likely, and asking for all of its lines at once
-            // takes a fifth off the poll (D3).
+            // A worker publishes bursts. After one burst another is likely. Fetching all lines of the burst at once
+            // makes the poll a fifth faster (D3).
             completions_.prefetch_next(std::min<std::size_t>(last_burst_, out.size()) * kSlots);
             const auto front = completions_.front();
             for (bool more = true; more;) {
@@ -165,7 +168,7 @@ private:
                 for (; i < most && run.ready(i * kSlots, last); ++i, ++n) {
                     take_one(out[n], &run.slot(i * kSlots), last, ended, settle);
                 }
-                more = i == most && n < out.size();  // the ring goes on at the beginning of its memory
+                more = i == most && n < out.size();  // the next run begins at the beginning of the ring's memory
             }
         }
         if (n > 0) {
@@ -180,14 +183,14 @@ private:
     [[nodiscard]] [[gnu::noinline]] std::size_t take_wide(std::span<Record> out, Settle&& settle) noexcept {
         return take_from_ring<2>(out, settle);
     }
-    // Not inlined: few completions come this way, and the loop is long.
+    // Not inlined, because few completions come this way, and the loop is long.
     template <class Record, class Settle>
     [[nodiscard]] [[gnu::noinline]] std::size_t take_few(std::span<Record> out, Settle&& settle) noexcept {
         return wide_ == 0 ? take_from_ring<1>(out, settle) : take_wide(out, settle);
     }
 
-    // The line is looked at after the ring: if the answer is not there yet, all completions seen in the ring come
-    // before it.
+    // Each turn looks at the completion ring first and then at the request's line. If the answer is not there, all
+    // completions that were seen in the ring come before the answer.
     template <class Record, class Settle>
     [[nodiscard]] [[gnu::always_inline]] std::size_t take_awaiting(std::span<Record> out, Settle&& settle) noexcept {
         std::size_t n = 0;
@@ -219,7 +222,7 @@ private:
         (void)submissions_.answered(awaited_ - 1, last);
         return (RequestHead(last).flags() & RequestHead::kReplied) != 0;
     }
-    // Reads the answer from the slot, when it is there.
+    // Reads the answer from the marked request's slot. Returns false if there is no answer yet.
     [[nodiscard]] [[gnu::always_inline]] bool read_reply(Completion& completion) noexcept {
         std::uint64_t last = 0;
         const WorkRequest& request = submissions_.answered(awaited_ - 1, last);
@@ -238,7 +241,7 @@ private:
         }
         return true;
     }
-    // Takes the awaited completion, when it is there.
+    // Takes the awaited answer. Returns false if there is no answer yet.
     [[nodiscard]] [[gnu::always_inline]] bool take_reply(Completion& completion) noexcept {
         if (awaited_ == kKept) [[unlikely]] {
             completion = kept_;
@@ -257,13 +260,13 @@ private:
     const RingProducer<WorkRequest>& submissions_;
     std::uint32_t wide_;            // a completion takes 1 << wide_ slots of the ring
     std::uint32_t last_burst_ = 0;  // completions that the last successful poll took from the ring
-    // One more than the index of the slot where the marked request may be answered; 0: nowhere; kKept: it was answered,
-    // and kept_ is the answer.
+    // One more than the index of the slot in which the marked request may be answered. 0: no slot. kKept: the request
+    // was answered, and kept_ is the answer.
     std::uint64_t awaited_ = 0;
-    std::uint64_t replied_ = 0;  // completions that came as such answers
-    bool marked_ = false;        // a request that was marked to be answered in its line has not completed
+    std::uint64_t replied_ = 0;  // completions that came as answers in a request's line
+    bool marked_ = false;        // a marked request has not completed
     SessionStages& stages_;
-    Completion kept_;  // answer to a request whose slot was written again before the answer was polled
+    Completion kept_;  // an answer saved from its slot, because the slot had to be written before the answer was polled
 };
 
 }  // namespace pollcore

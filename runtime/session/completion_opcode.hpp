@@ -1,4 +1,4 @@
-// The completion's opcode for a work request.
+// The opcode of a work request's completion.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace pollcore {
 
-/// Indexed by the Opcodes of the send queue.
+/// The opcode of the completion, by the Opcode of a send-queue request.
 inline constexpr CompletionOpcode kSendCompletions[] = {
     CompletionOpcode::rdma_write, CompletionOpcode::rdma_write, CompletionOpcode::send,
     CompletionOpcode::send,       CompletionOpcode::rdma_read,  CompletionOpcode::comp_swap,
@@ -19,7 +19,7 @@ inline constexpr CompletionOpcode kSendCompletions[] = {
 };
 static_assert(std::size(kSendCompletions) == static_cast<std::size_t>(Opcode::send_with_inv) + 1);
 
-/// `opcode` may be any byte.
+/// The opcode of the completion of a request. `opcode` may be any byte.
 [[nodiscard]] constexpr CompletionOpcode completion_opcode(Opcode opcode) noexcept {
     const auto value = static_cast<std::size_t>(opcode);
     return is_recv(opcode)                       ? CompletionOpcode::recv

@@ -1,4 +1,4 @@
-// Turns options into calls of the control side, and its answers into objects.
+// Turns options into calls of the control side, and the results of these calls into objects.
 #include "pollcore/context.hpp"
 
 #include <bit>
@@ -29,7 +29,7 @@ auto handle_of(const Object* object) noexcept -> decltype(object->handle()) {
     return object == nullptr ? decltype(object->handle()){} : object->handle();
 }
 
-// Refuses an object that was given but is not valid: without a handle it would be taken for none.
+// Refuses an object that was given but is not valid. Its handle would otherwise mean that no object was given.
 template <class Object>
 void require_valid(const Object* object, const char* what) {
     if (object != nullptr && !object->valid()) {
@@ -78,7 +78,7 @@ QpSpec spec_of(const QueuePairOptions& options) {
     return spec;
 }
 
-/// Makes a pool in `memory`. The pool then ends the region; if it cannot be made, the region ends here.
+/// Makes a pool in `memory`. From then on the pool owns the region. If the pool cannot be made, the region ends here.
 ReceivePool pool_in(const std::shared_ptr<ControlSide>& control, MemoryRegion memory, PoolSpec spec,
                     std::uint32_t message_max, std::uint32_t stride) {
     spec.region = memory.id();
@@ -207,7 +207,7 @@ MemoryWindow Context::create_memory_window(const Session& session, WindowType ty
     return {control_, control().create_window(id_of(&session, "a memory window"), type, device, id_of(pd)), type};
 }
 
-// ---- The rest ----
+// ---- Address handles, listeners, events and reports ----
 
 AddressHandle Context::create_address_handle(const QpInfo& peer, const PathAttributes& path, const std::string& device,
                                              const ProtectionDomain* pd) {

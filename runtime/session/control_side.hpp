@@ -1,10 +1,10 @@
-// The calls that an application may make to the control side of a runtime, in whichever process that lives.
+// The calls that an application may make to the control side of a runtime, in this process or in a daemon.
 //
-// The objects of include/pollcore (QueuePair, MemoryRegion, ...) are made of handles and numbers, and call a
-// ControlSide: RuntimeState, whose control thread is in this process, or AttachedState, which sends the call to a
-// daemon.
+// The objects of include/pollcore (QueuePair, MemoryRegion, ...) consist of handles and numbers, and call a
+// ControlSide. There are two kinds of ControlSide: RuntimeState has its control thread in this process, and
+// AttachedState sends the call to a daemon.
 //
-// Thread safety: every function, from any thread. Each blocks until it is done.
+// Thread safety: any thread may call every function. Each call blocks until it is done.
 // Errors: pollcore::Error.
 #pragma once
 
@@ -33,7 +33,8 @@
 
 namespace pollcore {
 
-// ---- Options with names and handles in place of objects. Plain data, since they also cross a socket. ----
+// ---- Options that have names and handles in place of objects. They are plain data, because they also go through a
+// socket. ----
 
 /// The number of a protection domain; 0 is the device's default or, in an attached process, the process's own default.
 using PdId = std::uint32_t;
@@ -79,25 +80,25 @@ struct SrqSpec {
     std::uint32_t reserved = 0;
 };
 
-/// ReceivePoolOptions or WriteRingOptions, with the region that the memory is in.
+/// ReceivePoolOptions or WriteRingOptions, with the region that has the memory.
 struct PoolSpec {
     NameText device;
     PdId pd = 0;
     std::uint32_t session = 0;
     std::uint64_t region = 0;
-    std::uint32_t buffers = 0;       ///< write ring: messages that the application may have
+    std::uint32_t buffers = 0;       ///< write ring: messages that the application may hold
     std::uint32_t buffer_bytes = 0;  ///< write ring: bytes of the whole ring
     bool ring = false;
     std::array<std::uint8_t, 7> reserved{};
 };
 
-/// Bytes from one buffer of a receive pool to the next: whole lines, so that the application and the device never write
-/// to one line.
+/// Bytes from the beginning of a buffer of a receive pool to the beginning of the next. These are whole cache lines, so
+/// that the application and the device never write to the same line.
 [[nodiscard]] constexpr std::uint32_t pool_stride(std::uint32_t buffer_bytes) noexcept {
     return (buffer_bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
 }
 
-// ---- What is made ----
+// ---- Results of the calls that make objects ----
 
 class InFlightLog;
 
@@ -145,17 +146,17 @@ public:
     ControlSide& operator=(const ControlSide&) = delete;
 
     [[nodiscard]] bool has_queue_pair(QpHandle qp) const noexcept final { return live_qps.has(qp); }
-    /// Written when Context makes and QueuePair closes a queue pair of this process.
+    /// The open queue pairs of this process. Context adds a queue pair, and QueuePair removes it when it is closed.
     LiveQueuePairs live_qps;
 
-    /// Closes all that was made here. False when draining was cut short.
+    /// Closes all objects that were made here. Returns false when draining was cut short.
     virtual bool stop() = 0;
 
     [[nodiscard]] virtual OpenedSession open_session(const SessionOptions& options) = 0;
 
     [[nodiscard]] virtual QpHandle create_qp(const QpSpec& spec) = 0;
     virtual bool close_qp(QpHandle handle) = 0;
-    /// Returns the handle with its new generation, and whether everything in flight was flushed in time.
+    /// Returns the handle with its new generation, and whether all requests in flight were flushed in time.
     virtual std::pair<QpHandle, bool> reset(QpHandle handle) = 0;
     [[nodiscard]] virtual QpInfo info(QpHandle handle) = 0;
     virtual void connect(QpHandle handle, const QpInfo& peer, const PathAttributes& path) = 0;
@@ -214,7 +215,7 @@ public:
 /// Throws Error(EPERM) in a forked child.
 void require_own_process(const ControlSide& control);
 
-/// Makes a control side whose destructor runs only in this process, and in no forked child.
+/// Makes a control side whose destructor runs only in this process, never in a forked child.
 template <class Side, class... Arguments>
 [[nodiscard]] std::shared_ptr<Side> make_control_side(Arguments&&... arguments) {
     return std::shared_ptr<Side>(new Side(std::forward<Arguments>(arguments)...), [](Side* side) {

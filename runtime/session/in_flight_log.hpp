@@ -1,13 +1,13 @@
-// A log of the requests in flight of a session whose worker is in another process. With it each request gets its
-// completion (I1) even when that process dies with its tables.
+// A log of the requests in flight of a session whose worker is in another process. If that process dies with its
+// tables, the session uses the log to give each request its completion (I1).
 //
-// A send or receive queue completes in post order (D19), so its requests in flight are the last ones submitted, and the
-// session counts them anyway. Submitting writes an entry; completing does nothing. forget() takes out a request that
-// completes out of turn because it was refused. Receives of a shared receive queue complete in any order, and are
-// looked for by their tags.
+// A send or receive queue completes in post order (D19). So the requests in flight of a queue are the last ones that
+// were submitted to it, and the session knows their number. Submitting a request writes an entry; the completion of a
+// request changes nothing in the log. There are two exceptions. A request that was refused completes out of order, and
+// forget() removes it. Receives of a shared receive queue complete in any order, and forget() finds each by its tag.
 //
-// Thread safety: only the session's thread; except prepare(), which a control call makes for a queue that the session's
-// thread does not know yet.
+// Thread safety: only the session's thread, except for prepare() and prepare_srq(). A control call makes these for a
+// queue that the session's thread does not know yet.
 #pragma once
 
 #include <algorithm>
@@ -32,12 +32,12 @@ struct LoggedRequest {
 /// The log of one queue.
 class QueueLog {
 public:
-    /// For `depth` requests in flight.
+    /// Makes an empty log with room for `depth` requests in flight.
     explicit QueueLog(std::uint32_t depth) : entries_(std::bit_ceil(std::max(depth, 1u))) {}
 
     [[nodiscard]] std::size_t depth() const noexcept { return entries_.size(); }
     void add(const WorkRequest& request) noexcept { at(next_++) = {request.tag, request.opcode}; }
-    /// Takes out one of the newest `in_flight`, which has completed out of turn.
+    /// Removes the request with this tag, which has completed out of order, from the newest `in_flight` entries.
     void forget(std::uint64_t tag, std::uint32_t in_flight) noexcept {
         for (std::uint32_t back = in_flight; back > 0; --back) {
             if (at(next_ - back).tag == tag) {
@@ -48,7 +48,7 @@ public:
             }
         }
     }
-    /// The oldest of the newest `in_flight`.
+    /// The oldest of the newest `in_flight` entries.
     [[nodiscard]] LoggedRequest oldest(std::uint32_t in_flight) const noexcept { return at(next_ - in_flight); }
 
 private:
@@ -60,7 +60,7 @@ private:
     }
 
     std::vector<LoggedRequest> entries_;
-    std::uint32_t next_ = 0;  // modulo 2^32, which is a multiple of the length
+    std::uint32_t next_ = 0;  // position of the next entry, modulo 2^32, which is a multiple of entries_.size()
 };
 
 /// The logs of one session.
@@ -68,7 +68,8 @@ class InFlightLog {
 public:
     InFlightLog(std::uint32_t qps_max, std::uint32_t srqs_max) : qps_(qps_max), srqs_(srqs_max) {}
 
-    /// Makes room for that many requests in flight on the queue pair of this index, whose handle nobody has yet.
+    /// Makes room for so many requests in flight on the queue pair with index `qp`. No thread may have the queue pair's
+    /// handle yet.
     void prepare(std::uint16_t qp, std::uint32_t send_depth, std::uint32_t recv_depth) {
         const std::lock_guard lock(mutex_);
         grow(qps_[qp].sends, send_depth);
@@ -79,7 +80,7 @@ public:
         grow(srqs_[srq], depth);
     }
 
-    // Relaxed: a thread that has the handle also sees what was prepared before.
+    // Relaxed: a thread that has the handle also sees the log that was prepared before.
     [[nodiscard]] QueueLog& sends(std::uint16_t qp) noexcept { return *qps_[qp].sends.load(std::memory_order_relaxed); }
     [[nodiscard]] QueueLog& recvs(std::uint16_t qp) noexcept { return *qps_[qp].recvs.load(std::memory_order_relaxed); }
     [[nodiscard]] QueueLog& srq(std::uint16_t index) noexcept { return *srqs_[index].load(std::memory_order_relaxed); }
@@ -91,7 +92,7 @@ private:
         Slot recvs{nullptr};
     };
 
-    // The old log stays: completions of the queue pair that had the index before may still be polled.
+    // The old log stays in memory, because completions of an earlier queue pair with this index may still be polled.
     void grow(Slot& slot, std::uint32_t depth) {
         if (const QueueLog* now = slot.load(std::memory_order_relaxed); now == nullptr || now->depth() < depth) {
             owned_.push_back(std::make_unique<QueueLog>(depth));

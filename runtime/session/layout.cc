@@ -58,7 +58,7 @@ void format_session(void* block, const SessionLayout& layout) noexcept {
     new (at_offset<SessionStages>(block, layout.stages())) SessionStages;
     format_ring<WorkRequest>(at_offset<void>(block, layout.submissions()), layout.submission_slots);
     format_ring<Completion>(at_offset<void>(block, layout.completions()), layout.completion_ring_slots());
-    // Release, with the acquire in is_formatted: all else is there before the version.
+    // Release, pairs with the acquire in is_formatted: the rest of the block is visible before the version.
     std::atomic_ref(header->version).store(SessionHeader::kVersion, std::memory_order_release);
 }
 

@@ -1,13 +1,14 @@
-// The memory block that a session and its worker share: header, queue-pair records, retired counts and the
-// two rings. Offsets and sized types only, since the two may be different processes.
+// The memory block that a session and its worker share: header, records, retired counts, stages and the two rings. It
+// has only offsets and types of fixed size, because the two sides may be different processes.
 //
-// Who writes what
-//   header, constant part      whoever formats the block, before anybody joins
+// The writer of each part
+//   header, constant part      the process that formats the block, before either side uses it
 //   header, worker's line      the worker
-//   header, sleep words        in turn: see SleepWord
-//   records, retired counts    the worker (of queue pairs and shared receive queues)
-//   stages                     as said of each
-//   submission ring            slots: the session, and the worker where it answers in a request's line
+//   header, `closed`           the worker, or the application's side after the daemon's death; once
+//   header, sleep words        both sides, in turn: see SleepWord
+//   records, retired counts    the worker (for queue pairs and shared receive queues)
+//   stages                     see SessionStages
+//   submission ring            slots: the session; also the worker, when it answers in a request's line
 //                              (worker/worker_session.hpp); released: the worker
 //   completion ring            slots: the worker; released: the session
 #pragma once
@@ -27,13 +28,14 @@
 
 namespace pollcore {
 
-/// The worker's report to one session on one queue pair. Each field is one word, so that it is read whole.
+/// The worker's report to one session on one queue pair. Each field is one word, so that a reader gets a whole value.
+/// The comments list the parts of a word and their bits, from the lowest bit on.
 struct QpRecord {
     // generation 16 | epoch 16 | cause 8 | sges_max 6 | inline_max 11 | state 3 | flags 4
     std::atomic<std::uint64_t> status{0};
-    // This session's send depth 24 (D18) | its receive depth 24 | opcodes 16 (D38)
+    // send depth of this session 24 (D18) | receive depth of this session 24 | opcodes 16 (D38)
     std::atomic<std::uint64_t> limits{0};
-    // With flow control: longest message that the peer receives 32 | longest that it reads by rendezvous 32
+    // With flow control: longest message that the peer receives 32 | longest message that it reads by rendezvous 32
     std::atomic<std::uint64_t> longest{0};
 };
 static_assert(sizeof(QpRecord) == 24);
@@ -59,7 +61,7 @@ struct QpLimitsWord {
     }
 };
 
-/// QpRecord::longest, unpacked. 0 until the peer has announced it.
+/// QpRecord::longest, unpacked. The fields are 0 until the peer has announced its limits.
 struct MessageLimitsWord {
     std::uint32_t message_max = 0;
     std::uint32_t rendezvous_max = 0;
@@ -87,8 +89,8 @@ struct QpStatusWord {
                   pollcore::kInlineMax < 1u << (kState - kInlineMaxAt));
 
     static constexpr std::uint8_t kReceives = 1;  ///< this session owns the QP's receives
-    static constexpr std::uint8_t kFlow = 2;      ///< with flow control: QpRecord::longest counts
-    static constexpr std::uint8_t kSums = 4;      ///< sends bring a sum of their payload
+    static constexpr std::uint8_t kFlow = 2;      ///< the QP has flow control, and QpRecord::longest limits sends
+    static constexpr std::uint8_t kSums = 4;      ///< the session must compute a checksum of the payload of each send
 
     [[nodiscard]] static constexpr QpStatusWord unpack(std::uint64_t word) noexcept {
         return {static_cast<std::uint16_t>(word),
@@ -107,8 +109,8 @@ struct QpStatusWord {
     }
 };
 
-/// The worker's report to a session on one of its shared receive queues. 0 in all other sessions, and when the queue is
-/// closed.
+/// The worker's report to a session on one shared receive queue of this session. 0 if the queue belongs to another
+/// session, or is closed.
 struct SrqRecord {
     // generation 16 | sges_max 8 | 8 bits of 0 | depth 32
     std::atomic<std::uint64_t> status{0};
@@ -116,7 +118,7 @@ struct SrqRecord {
 
 /// SrqRecord::status, unpacked.
 struct SrqStatusWord {
-    std::uint16_t generation = 0;  ///< 0: not there
+    std::uint16_t generation = 0;  ///< 0: there is no such queue
     std::uint8_t sges_max = 0;
     std::uint32_t depth = 0;  ///< 0: a pool posts its receives
 
@@ -129,8 +131,8 @@ struct SrqStatusWord {
     }
 };
 
-/// How many unsignaled requests of one session on one queue pair have succeeded. The generation tells a count that
-/// begins again from one that goes on.
+/// How many unsignaled requests of one session on one queue pair have succeeded. A new generation shows that the count
+/// has begun again at 0.
 struct RetiredWord {
     std::uint16_t generation = 0;
     std::uint32_t count = 0;  ///< modulo 2^32
@@ -141,25 +143,25 @@ struct RetiredWord {
     [[nodiscard]] constexpr std::uint64_t pack() const noexcept { return std::uint64_t{generation} << 32 | count; }
 };
 
-/// How long a sample of the requests took: StageLatency.
+/// The counters for StageLatency.
 struct SessionStages {
-    LatencyCounters submission_ring;  ///< by the worker
-    LatencyCounters device;           ///< by the worker
-    LatencyCounters completion_ring;  ///< by the session's thread
+    LatencyCounters submission_ring;  ///< written by the worker
+    LatencyCounters device;           ///< written by the worker
+    LatencyCounters completion_ring;  ///< written by the session's thread
 };
 
 struct SessionHeader {
     static constexpr std::uint32_t kMagic = 0x73736553;  // "Sess"
     static constexpr std::uint16_t kVersion = 5;
     static constexpr std::uint16_t kWideCompletions = 1;  ///< feature: completions take two slots of their ring
-    static constexpr std::uint16_t kWorkerSleeps = 2;     ///< feature: the submitter looks at worker_sleep
-    /// A value of closed: the worker takes nothing more, and all that it took has completed.
+    static constexpr std::uint16_t kWorkerSleeps = 2;     ///< feature: the worker may sleep, so submitters wake it
+    /// A value of `closed`: the worker takes no more requests, and all requests that it took have completed.
     static constexpr std::uint32_t kDetached = 1;
-    /// A value of closed: the worker's process has ended. The application's side writes it.
+    /// A value of `closed`: the worker's process has ended. The application's side writes this value.
     static constexpr std::uint32_t kDaemonGone = 2;
 
     std::uint32_t magic = kMagic;
-    std::uint16_t version = 0;  ///< kVersion once all else is written
+    std::uint16_t version = 0;  ///< set to kVersion after the rest of the block was written
     std::uint16_t features = 0;
     std::uint32_t qps_max = 0;
     std::uint32_t submission_slots = 0;
@@ -167,12 +169,12 @@ struct SessionHeader {
     std::uint32_t pool_buffers = 0;
 
     // The worker's line.
-    alignas(kCacheLine) std::atomic<std::uint64_t> retired{0};  ///< over all queue pairs
-    std::atomic<std::uint64_t> throttled{0};  ///< requests that had to wait for the turn of other processes
-    // Written once. On a line of its own, which stays in the cache of a session that polls in vain.
+    alignas(kCacheLine) std::atomic<std::uint64_t> retired{0};  ///< retired requests on all queue pairs together
+    std::atomic<std::uint64_t> throttled{0};                    ///< see SessionFigures::throttled
+    // Written once. On a line of its own, which stays in the cache of a session that polls and finds nothing.
     alignas(kCacheLine) std::atomic<std::uint32_t> closed{0};  ///< kDetached, kDaemonGone, or 0
-    // A line for each of the two sleepers (D23). The sleeper writes it until a thread takes the word to wake the
-    // sleeper; then that thread writes it until the sleeper is awake.
+    // Each of the two sleepers has a line (D23). The sleeper writes its line until a waking thread takes the word. From
+    // then on the waking thread writes the line, until the sleeper is awake.
     alignas(kCacheLine) SleepWord worker_sleep;
     std::atomic<std::uint64_t> woken_at{0};  ///< cycles_now() when worker_sleep was taken
     alignas(kCacheLine) SleepWord application_sleep;
@@ -182,14 +184,14 @@ static_assert(offsetof(SessionHeader, worker_sleep) == 3 * kCacheLine &&
               offsetof(SessionHeader, application_sleep) == 4 * kCacheLine);
 static_assert(offsetof(SessionHeader, retired) == kCacheLine);
 
-/// Sizes and offsets of a session block, from the figures that determine them.
+/// Sizes and offsets of a session block, and the numbers that determine them.
 struct SessionLayout {
     std::uint32_t qps_max = 0;           ///< a power of two
     std::uint32_t submission_slots = 0;  ///< a power of two
-    std::uint32_t completion_slots = 0;  ///< completions that it can hold, a power of two
+    std::uint32_t completion_slots = 0;  ///< completions of requests that the ring can hold, a power of two
     bool wide = false;                   ///< completions are WideCompletions, in two slots of the ring each (D39)
     bool worker_sleeps = false;          ///< SessionHeader::kWorkerSleeps
-    std::uint32_t pool_buffers = 0;      ///< further completions, for messages in receive pools
+    std::uint32_t pool_buffers = 0;      ///< further completions that the ring can hold, for messages of receive pools
 
     [[nodiscard]] constexpr std::uint32_t completion_ring_slots() const noexcept {
         return std::bit_ceil(completion_slots + pool_buffers) << wide;
@@ -218,12 +220,12 @@ struct SessionLayout {
     }
 };
 
-/// Throws Error(EINVAL) for ring sizes that are not allowed, and for options that need wide completions without them.
+/// Throws Error(EINVAL) for ring sizes that are not allowed, and for device_time without wide_completions.
 void require_valid(const SessionOptions& options);
 
-/// Makes an empty session block in zeroed, cache-line aligned memory of layout.bytes().
+/// Makes an empty session block in `block`: zeroed, cache-line aligned memory of layout.bytes() bytes.
 void format_session(void* block, const SessionLayout& layout) noexcept;
-/// Whether another process has formatted the whole block with this layout.
+/// Whether another process has formatted the whole block, with this layout.
 [[nodiscard]] bool is_formatted(void* block, const SessionLayout& layout) noexcept;
 
 [[nodiscard]] inline SessionHeader* session_header(void* block) noexcept {

@@ -1,4 +1,5 @@
-// The queue pairs of a process, for its sessions that have no share of one: their worker tells them nothing of it.
+// The open queue pairs of a process. A session that has no share of a queue pair looks here whether the queue pair
+// exists, because its worker reports only queue pairs of which the session has a share.
 //
 // Thread safety: any.
 #pragma once
@@ -23,7 +24,7 @@ public:
 
     void add(QpHandle qp) noexcept { __atomic_store_n(&generations_[qp.index], qp.generation, __ATOMIC_RELAXED); }
     void remove(QpHandle qp) noexcept {
-        // Another may have the index by now.
+        // Another queue pair may have the index by now.
         std::uint16_t generation = qp.generation;
         __atomic_compare_exchange_n(&generations_[qp.index], &generation, std::uint16_t{0}, false, __ATOMIC_RELAXED,
                                     __ATOMIC_RELAXED);
@@ -36,7 +37,8 @@ private:
     struct Free {
         void operator()(std::uint16_t* memory) const noexcept { std::free(memory); }
     };
-    // By index; 0: none. From calloc(), so that pages that no queue pair needs take no memory.
+    // The generation of the open queue pair at each index; 0: there is none. Allocated by calloc(), so that pages that
+    // are never written take no memory.
     std::unique_ptr<std::uint16_t[], Free> generations_;
 };
 

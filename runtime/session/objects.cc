@@ -1,4 +1,4 @@
-// The objects that a Context makes: each call goes to the control side.
+// The objects that a Context makes. Their calls go to the control side.
 #include <exception>
 #include <utility>
 
@@ -23,7 +23,7 @@ ControlSide& alive(const std::shared_ptr<ControlSide>& control, const char* what
     return *control;
 }
 
-/// For destructors: a forked child ends nothing, since all is its parent's.
+/// For destructors: a forked child ends no objects, because they belong to its parent.
 bool ends_here(const std::shared_ptr<ControlSide>& control) noexcept {
     return control != nullptr && !control->is_forked();
 }

@@ -1,4 +1,4 @@
-// The completion of a work request that no device ever saw.
+// The completion of a work request that is completed without a device.
 #pragma once
 
 #include "pollcore/completion.hpp"
@@ -12,7 +12,7 @@ namespace pollcore {
     completion.status = status;
     completion.opcode = completion_opcode(request.opcode);
     completion.flags = is_recv(request.opcode) ? kByRuntime | kFromRecvQueue : kByRuntime;
-    // The session takes the request off the account of this queue.
+    // The session subtracts the request from the account of this queue.
     if (request.opcode == Opcode::srq_recv) {
         completion.srq = request.srq;
     } else {

@@ -3,7 +3,7 @@
 
 namespace pollcore {
 
-// Buffers of one pool that stand together share a slot of the ring.
+// Successive buffers of the same pool share a slot of the submission ring.
 [[gnu::always_inline]] inline Submitted SessionCore::release(std::span<const Completion> completions) noexcept {
     Submitted result;
     if ((attention_ & kUnusable) != 0) {

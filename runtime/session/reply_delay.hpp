@@ -1,12 +1,11 @@
-// How long a session that waits for an answer in a request's own line puts off its first look there (D16,
-// base/look.hpp).
+// The delay before a session's first look for an answer in a request's own cache line (D16, base/look.hpp).
 //
-// It is best to look just when the answer comes: a later look loses time, and an earlier one delays the worker's write.
-// The best delay depends on the CPUs and the device, so it is learned: a first look that finds the answer makes the
-// delay a little shorter, one that does not makes it longer by eight times as much. So one first look in nine is too
-// early.
+// The best time for a look is when the answer has just come: a later look loses time, and an earlier look delays the
+// worker's write. The best delay depends on the CPUs and the device, so it is learned. A first look that finds the
+// answer makes the delay a little shorter. A first look that does not find the answer makes the delay longer, by eight
+// times as much. So one first look in nine is too early.
 //
-// Thread safety: the session's.
+// Thread safety: only the session's thread.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +17,7 @@ namespace pollcore {
 
 class ReplyDelay {
 public:
-    /// A request was submitted, and nothing is there yet.
+    /// Waits before the first look for the answer to a request that was submitted.
     void begin() noexcept {
         if (cycles_ >= kFar) {
             settle_stores();
@@ -26,7 +25,7 @@ public:
         delay_look(cycles_);
         first_ = true;
     }
-    /// Whether a look found the answer. Only the first look after begin() counts.
+    /// Tells whether a look has found the answer. Only the first look after begin() changes the delay.
     [[gnu::always_inline]] void looked(bool found) noexcept {
         if (first_) {
             first_ = false;
@@ -40,8 +39,8 @@ public:
 private:
     static constexpr std::uint32_t kForward = 1;
     static constexpr std::uint32_t kBack = 8;
-    // In cycles. Between near CPUs the delay is some 200, and waiting for the stores costs more than it gains; between
-    // far ones it is 300 and more. A device takes longer than that, but kMost keeps the delay below a tenth of a
+    // In cycles. Between near CPUs the delay is about 200, and settle_stores() costs more than it gains. Between far
+    // CPUs the delay is 300 and more. A device takes longer than that, but kMost limits the delay to about a tenth of a
     // microsecond.
     static constexpr std::uint32_t kLeast = 10;
     static constexpr std::uint32_t kFar = 250;

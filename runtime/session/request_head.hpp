@@ -1,5 +1,5 @@
-// The last eight bytes of a work request as one word: queue pair, opcode, flags and number of SGEs. One look at it
-// tells whether the request is an ordinary one.
+// The last eight bytes of a work request as one word: queue pair, opcode, flags and number of SGEs. One comparison of
+// this word tells whether the request is an ordinary one.
 //
 // Thread safety: pure.
 #pragma once
@@ -14,34 +14,37 @@
 
 namespace pollcore {
 
-/// A handle as a number, as it stands in records.
+/// A handle as a number, with the same bytes as in records.
 [[nodiscard]] constexpr std::uint32_t bits_of(QpHandle handle) noexcept {
     return std::bit_cast<std::uint32_t>(handle);
 }
 
 class RequestHead {
 public:
-    /// Its index among the request's words.
+    /// The index of the head among the words of the request.
     static constexpr std::size_t kWord = offsetof(WorkRequest, qp) / sizeof(std::uint64_t);
     static constexpr unsigned kOpcode = 8 * (offsetof(WorkRequest, opcode) % sizeof(std::uint64_t));
     static constexpr unsigned kFlags = 8 * (offsetof(WorkRequest, flags) % sizeof(std::uint64_t));
     static constexpr unsigned kNumSge = 8 * (offsetof(WorkRequest, num_sge) % sizeof(std::uint64_t));
     static_assert(kOpcode == 32 && kFlags == 40 && kNumSge == 48 && offsetof(WorkRequest, ring_lap) == 63);
 
-    // Two bits beside the caller's flags (D50). The session sets kReplyInLine where the worker may write the completion
-    // into the request's own line (worker/worker_session.hpp); the worker sets kReplied when it has done so.
+    // Two bits beside the caller's flags (D50). The session sets kReplyInLine if the worker may write the completion
+    // into the request's own cache line (worker/worker_session.hpp). The worker sets kReplied after it has written the
+    // completion there.
     static constexpr std::uint8_t kReplyInLine = 1 << 6;
     static constexpr std::uint8_t kReplied = 1 << 7;
-    /// The word in which the answer stands: Completion::byte_len and, above it, sampled_at.
+    /// The index of the word that contains the answer: Completion::byte_len in the lower half, sampled_at in the upper
+    /// half.
     static constexpr std::size_t kReplyWord = offsetof(WorkRequest, swap) / sizeof(std::uint64_t);
     static_assert(((kFence | kSignaled | kSolicited | kInline) & (kReplyInLine | kReplied)) == 0);
 
-    /// Opcodes of requests that may be answered in their own line: a success says nothing but its length.
+    /// Opcodes of requests that may be answered in their own line: a successful completion adds only a length to the
+    /// request.
     static constexpr OpcodeMask kRepliable = kInlineOpcodes | opcode_bit(Opcode::rdma_read) |
                                              opcode_bit(Opcode::atomic_cmp_and_swp) |
                                              opcode_bit(Opcode::atomic_fetch_and_add);
 
-    /// Opcodes of ordinary requests: they need no operands but an address, a key and an immediate.
+    /// Opcodes of ordinary requests: their only operands are an address, a key and an immediate.
     static constexpr OpcodeMask kOrdinary = opcode_bit(Opcode::rdma_write) | opcode_bit(Opcode::rdma_write_with_imm) |
                                             opcode_bit(Opcode::send) | opcode_bit(Opcode::send_with_imm) |
                                             opcode_bit(Opcode::rdma_read);
@@ -60,10 +63,11 @@ public:
         return static_cast<std::uint32_t>(word_ >> kNumSge & 0xff);
     }
 
-    /// Whether the request has one of the first eight opcodes, at most one SGE, and no flags but the known ones and
-    /// kReplyInLine, without those in `but`. Only then may is_one_of() be asked.
+    /// Whether the request has one of the first eight opcodes, at most one SGE, and no flag other than those of
+    /// SendFlag and kReplyInLine. `but` has flags that the request must not have either. is_one_of() may be called only
+    /// if this is true.
     [[nodiscard]] constexpr bool is_plain(unsigned but = 0) const noexcept { return (word_ & not_plain(but)) == 0; }
-    /// Whether is_plain() holds, with exactly one SGE.
+    /// Whether is_plain() is true and the request has exactly one SGE.
     [[nodiscard]] constexpr bool is_plain_with_sge(unsigned but) const noexcept {
         constexpr std::uint64_t kOne = std::uint64_t{1} << kNumSge;
         return (word_ & (not_plain(but) | kOne)) == kOne;

@@ -1,4 +1,4 @@
-// A session's life, its completions, and the questions that it answers.
+// Opens and closes a session, takes its completions, and returns its counts and states.
 #include "pollcore/session.hpp"
 
 #include <unistd.h>
@@ -34,7 +34,7 @@ bool SessionHost::is_forked() const noexcept {
     return ::getpid() != process_;
 }
 
-// ---- Life ----
+// ---- Opening and closing ----
 
 SessionCore::SessionCore(std::shared_ptr<SessionHost> host, void* block, const SessionLayout& layout, Options options)
     : submissions_(at_offset<void>(block, layout.submissions()), layout.submission_slots),
@@ -70,7 +70,7 @@ void SessionCore::close() noexcept {
 [[gnu::cold]] void SessionCore::check_user(std::uint64_t& user) const noexcept {
     thread_local const auto self = static_cast<std::uint64_t>(::gettid());
     std::uint64_t before = 0;
-    // Relaxed: it orders nothing, and only finds the first thread.
+    // Relaxed: this orders no other accesses, and only finds the first thread.
     if (!std::atomic_ref(user).compare_exchange_strong(before, self, std::memory_order_relaxed) && before != self) {
         std::array<char, 160> text{};
         fmt::format_to_n(text.data(), text.size() - 1,
@@ -98,8 +98,8 @@ template <class Record>
     if (accounts_.past_lives() && !out.empty()) [[unlikely]] {
         accounts_.forget_past_lives();
     }
-    // Acquire, with the worker's release when it lets the session go: we see how much it took, and the last
-    // completions.
+    // Acquire, pairs with the worker's release when the worker detaches the session: the last completions are visible,
+    // and also which requests the worker has taken.
     if (const std::uint32_t closed = header_.closed.load(std::memory_order_acquire); closed != 0 && !inbox_.ready())
         [[unlikely]] {
         return complete_rest(closed, out);
@@ -107,7 +107,7 @@ template <class Record>
     return 0;
 }
 
-// ---- Questions ----
+// ---- Counts and states ----
 
 std::uint32_t SessionCore::retired(QpHandle qp) noexcept {
     if (qp.index > accounts_.qps_mask()) {

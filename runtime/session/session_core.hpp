@@ -3,11 +3,12 @@
 //   admission.hpp  decides whether a request is taken (I3); admission.cc: its rare cases
 //   submission.cc  writes requests
 //   release.cc     gives buffers back
-//   session.cc     takes completions, and answers questions; settling.cc: its rare cases
+//   session.cc     opens and closes, takes completions, and returns counts and states
+//   settling.cc    counts completed requests: the rare cases
 //   waiting.cc     wait(), arm()
-//   aftermath.cc   completions that no worker makes
+//   aftermath.cc   makes completions after the session's or the daemon's end
 //
-// Thread safety: only the session's thread; stage_latency() any thread.
+// Thread safety: only the session's thread may make the calls; any thread may call stage_latency().
 #pragma once
 
 #include <chrono>
@@ -33,7 +34,7 @@ public:
         std::uint32_t id = 0;
         std::uint32_t worker = 0;
         SessionWaking waking{};
-        /// Set if the worker may end without a word, since it is in another process. Null: the worker ends the session
+        /// Set if the worker is in another process, which may die at any time. Null: the worker always ends the session
         /// in order.
         std::shared_ptr<InFlightLog> log{};
         bool check_thread = false;  ///< SessionOptions::check_thread
@@ -53,8 +54,8 @@ public:
     template <class Record>
     [[nodiscard]] std::size_t poll(std::span<Record> out) noexcept;
     [[nodiscard]] bool wait(std::chrono::nanoseconds timeout) noexcept;
-    /// wait() in parts, for a caller that begins with looks of its own: begin_to_look() before the first look, looked()
-    /// after each, and look_on() for all later ones.
+    // The parts of wait(), for a caller that makes the first looks itself. The caller calls begin_to_look() before its
+    // first look, looked() after each of its looks, and then look_on(), which makes all later looks.
     [[gnu::always_inline]] void begin_to_look() noexcept {
         if (inbox_.awaits_reply()) {
             reply_delay_.begin();
@@ -65,7 +66,7 @@ public:
     [[nodiscard]] bool arm() noexcept;
     [[nodiscard]] int event_fd() const noexcept { return waking_.application_fd; }
     [[nodiscard]] std::uint32_t retired(QpHandle qp) noexcept;
-    /// The status of a queue pair; that of a closed one if the session has no share of it.
+    /// The status of a queue pair. If the session has no share of the queue pair, this is the status of a closed one.
     [[nodiscard]] QpStatusWord status(QpHandle qp) const noexcept;
     [[nodiscard]] MessageLimitsWord message_limits(QpHandle qp) const noexcept;
     [[nodiscard]] SessionFigures figures() noexcept;
@@ -74,8 +75,8 @@ public:
     [[nodiscard]] std::uint32_t worker() const noexcept { return worker_; }
     void close() noexcept;
 
-    /// Each call that changes something begins with this, except close(), which any thread that ends the session may
-    /// call. `user`: the thread that uses the session, or 0.
+    /// Each call that changes the session begins with this check. Only close() does not, because any thread may end the
+    /// session. `user`: the thread that uses the session, or 0.
     [[gnu::always_inline]] void check_thread(std::uint64_t& user) const noexcept {
         if ((attention_ & kThreadChecked) != 0) [[unlikely]] {
             check_user(user);
@@ -84,9 +85,9 @@ public:
 
 private:
     // Bits of attention_.
-    static constexpr std::uint8_t kUnusable = 1;       // closed: takes no requests
+    static constexpr std::uint8_t kUnusable = 1;       // the session is closed and takes no requests
     static constexpr std::uint8_t kThreadChecked = 2;  // SessionOptions::check_thread
-    static constexpr std::uint8_t kLogged = 4;         // log_ is there
+    static constexpr std::uint8_t kLogged = 4;         // the session has a log_
 
     // admission.hpp
     [[nodiscard]] bool completion_room() noexcept;
@@ -155,27 +156,27 @@ private:
     CompletionInbox inbox_;
     Accounts accounts_;
     SessionHeader& header_;
-    std::uint8_t attention_ = 0;  // 0: an open session without special cases
-    bool worker_sleeps_ = false;
-    bool summing_ = false;           // the request that was just admitted needs the sum of its payload
-    bool wants_slots_ = false;       // a submission found the ring full, and wait() or arm() has not told of new room
-    std::uint64_t next_sample_ = 0;  // a request is followed next when this many were accepted
+    std::uint8_t attention_ = 0;     // kUnusable, kThreadChecked and kLogged; 0: none of these
+    bool worker_sleeps_ = false;     // the worker may sleep
+    bool summing_ = false;           // the request that was just admitted needs the checksum of its payload
+    bool wants_slots_ = false;       // a submission found the ring full, and wait() or arm() has not reported new room
+    std::uint64_t next_sample_ = 0;  // the next request is followed when this many requests were accepted
     std::uint32_t followed_ = 0;     // requests followed so far
     std::uint64_t refused_ = 0;
-    // Cold.
+    // Used seldom.
     ReplyDelay reply_delay_;
     SessionStages& stages_;
     SessionWaking waking_;
     std::uint32_t id_;
     std::uint32_t worker_;
-    std::uint64_t retired_told_ = 0;  // retired requests that wait() or arm() has told of
-    bool end_told_ = false;           // arm() has told of the session's end
+    std::uint64_t retired_told_ = 0;  // retired requests that wait() or arm() has reported
+    bool end_told_ = false;           // arm() has reported the session's end
     std::shared_ptr<InFlightLog> log_;
-    std::uint64_t untaken_slots_ = 0;  // slots of requests that no worker will take, and that were completed here
-    std::uint64_t untaken_requests_ = 0;
-    bool stock_taken_ = false;      // the daemon is gone, and what is left is known
-    std::uint32_t gone_left_ = 0;   // requests that complete as daemon_gone
-    std::uint32_t gone_index_ = 0;  // queues below this index have no requests left
+    std::uint64_t untaken_slots_ = 0;     // slots of untaken requests that complete_untaken() has completed
+    std::uint64_t untaken_requests_ = 0;  // requests that were completed here, and not by a worker
+    bool stock_taken_ = false;            // the daemon is gone, and take_stock() has counted the requests in flight
+    std::uint32_t gone_left_ = 0;         // requests that still have to complete with daemon_gone
+    std::uint32_t gone_index_ = 0;        // complete_gone(): queues below this index have no requests left
     std::shared_ptr<SessionHost> host_;
 };
 
@@ -197,7 +198,7 @@ inline void SessionCore::settle(const Completion& completion) noexcept {
     }
 }
 
-// With a worker that never sleeps this costs only the question.
+// If the worker never sleeps, this costs only one test.
 inline void SessionCore::submitted() noexcept {
     if (worker_sleeps_ && !planted(Bug::late_word)) [[unlikely]] {
         wake_worker();

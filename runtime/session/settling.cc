@@ -1,4 +1,4 @@
-// How requests that ended come off a session's accounts: the rare cases.
+// Subtracts completed requests from a session's accounts: the rare cases.
 #include "session/session_core.hpp"
 
 namespace pollcore {
@@ -14,7 +14,7 @@ namespace pollcore {
     accounts_.end_shared_recv(completion.srq);
 }
 
-/// The request may have been refused while earlier ones are in flight.
+/// Removes a failed request from the log. It may have been refused while earlier requests are still in flight.
 [[gnu::noinline]] void SessionCore::settle_out_of_turn(const Completion& completion, std::uint32_t in_flight) noexcept {
     const std::uint16_t qp = completion.qp.index & static_cast<std::uint16_t>(accounts_.qps_mask());
     (completion.from_recv_queue() ? log_->recvs(qp) : log_->sends(qp)).forget(completion.tag, in_flight);

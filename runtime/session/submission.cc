@@ -28,7 +28,8 @@ namespace pollcore {
     accounts_.count(request);
 }
 
-/// Bits for the last word of a request that was counted and is being written.
+/// Returns bits for the last word of a request that was counted and is being written: see
+/// CompletionInbox::expect_reply.
 [[gnu::always_inline]] inline std::uint64_t SessionCore::expect_reply(const WorkRequest& request) noexcept {
     const RequestHead head = head_of(request);
     return inbox_.expect_reply(head, !accounts_.past_lives() && accounts_.of(request.qp).sends() == 1);
@@ -47,7 +48,7 @@ namespace {
     return {&request.sge, request.num_sge};
 }
 
-/// Does what Bug::published_early plants.
+/// The bug of Bug::published_early.
 void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noexcept {
     (void)ring.try_push(WorkRequest{});
     schedule_point(SchedulePoint::publish);
@@ -56,7 +57,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
 
 }  // namespace
 
-/// The request with the checksum of its payload (FlowControl::ring).
+/// Returns the request with the checksum of its payload (FlowControl::ring).
 [[gnu::noinline]] WorkRequest SessionCore::summed(const WorkRequest& request, std::span<const Sge> sges) noexcept {
     summing_ = false;
     PayloadSum sum;
@@ -68,26 +69,28 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
     return with;
 }
 
-/// Now and then starts to follow a request, for stage latency. `slot` is written and not yet published.
+/// Starts to follow the request in `slot` if it is time to follow another one, for stage latency. `slot` is written and
+/// not yet published.
 [[gnu::always_inline]] inline void SessionCore::sample(WorkRequest& slot, Opcode opcode) noexcept {
     if (kStageLatency && accounts_.accepted() >= next_sample_) [[unlikely]] {
         follow(slot, opcode);
     }
 }
 
-// Receives are not timed: the next send is followed instead.
+// Receives are not followed: the next send is followed instead.
 [[gnu::noinline]] void SessionCore::follow(WorkRequest& slot, Opcode opcode) noexcept {
     if (is_recv(opcode)) {
         return;
     }
-    // Up to 64 more or fewer, in no pattern: a program repeats itself, such as with a signal for every 64th send or 32
-    // receives at once, and a fixed distance would always meet it at one place.
+    // The distance to the next followed request varies by up to 64, without a pattern. Programs have patterns of their
+    // own, such as a signal for every 64th send, or 32 receives at once. With a fixed distance, the followed requests
+    // could always be at the same place of such a pattern.
     const std::uint32_t scattered = ++followed_ * 2654435761u >> 25;
     next_sample_ = accounts_.accepted() + kLatencySampleEvery - 64 + scattered;
-    slot.submitted_at = static_cast<std::uint32_t>(cycles_now()) | 1;  // 0: it is not followed
+    slot.submitted_at = static_cast<std::uint32_t>(cycles_now()) | 1;  // not 0, which means that it is not followed
 }
 
-/// Follows one of the written requests: not always the first, which waits the least.
+/// Follows one of the written requests. This is not always the first, because the first waits the shortest time.
 [[gnu::noinline]] void SessionCore::follow_one_of(std::span<const WorkRequest> requests) noexcept {
     const std::size_t begin = accounts_.accepted() % requests.size();
     for (std::size_t i = 0; i < requests.size() && accounts_.accepted() >= next_sample_; ++i) {
@@ -98,7 +101,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
 
 [[gnu::noinline]] void SessionCore::wake_worker() noexcept {
     if (header_.worker_sleep.take()) {
-        // Relaxed: for a statistic; the worker reads it after it has seen the event.
+        // Relaxed: only a statistic, which the worker reads after it has seen the event.
         header_.woken_at.store(cycles_now(), std::memory_order_relaxed);
         signal_event(waking_.worker_fd);
     }
@@ -122,7 +125,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
         submitted();
         return Refusal::none;
     }
-    (void)submissions_.try_push([&](WorkRequest& slot) {  // admit() reserved it
+    (void)submissions_.try_push([&](WorkRequest& slot) {  // admit() has reserved the slot
         std::memcpy(static_cast<void*>(&slot), &request, offsetof(WorkRequest, qp));
         sample(slot, request.opcode);
         return head_of(request).word() | expect_reply(request);
@@ -131,14 +134,14 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
     return Refusal::none;
 }
 
-/// Writes the first of `requests`, as many as admit() would let through at once, behind `ahead` that are written
-/// already. Returns how many.
+/// Writes requests from the beginning of `requests`, up to the first one that the short way does not admit. `ahead`
+/// requests are written already. Returns how many this call has written.
 [[gnu::noinline]] std::size_t SessionCore::write_ordinary(std::span<const WorkRequest> requests,
                                                           std::size_t ahead) noexcept {
     const std::size_t reserved = ordinary_room(ahead + requests.size());
     const std::size_t most = std::min(requests.size(), reserved - std::min(ahead, reserved));
-    // Requests of one queue pair often stand together: it is looked up, and its account is written, once for all of
-    // them (D8).
+    // Successive requests are often for the same queue pair. The queue pair is then looked up only once, and its
+    // account is written only once (D8).
     std::uint64_t looked_up = ~std::uint64_t{0};  // no handle's bits
     QpAccount* mine = nullptr;
     std::uint32_t more = 0;
@@ -176,7 +179,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
     return n;
 }
 
-/// As write_ordinary(), for messages of one queue pair whose peer limits their length.
+/// As write_ordinary(), for successive requests to one queue pair whose peer limits the length of messages.
 [[gnu::noinline]] std::size_t SessionCore::write_short(std::span<const WorkRequest> requests,
                                                        std::size_t ahead) noexcept {
     const RequestHead first = head_of(requests.front());
@@ -209,7 +212,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
         return {refusal == Refusal::none, refusal};
     }
     submissions_.prefetch();
-    // Write all before publishing: then the worker sees them together, and rings one doorbell (D4).
+    // Write all requests before publishing them. The worker then sees them together, and rings one doorbell (D4).
     Submitted result{.accepted = write_ordinary(requests, 0)};
     while (result.accepted < requests.size()) {
         const std::span<const WorkRequest> rest = requests.subspan(result.accepted);
@@ -269,7 +272,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
     WorkRequest first = request;
     first.num_sge = static_cast<std::uint8_t>(num_sge);
     if (num_sge > 0) {
-        first.sge = sges[0];  // without SGEs a bind's operands may stand there
+        first.sge = sges[0];  // a request without SGEs may have a bind's operands in the place of `sge`
     }
     if (summing_) [[unlikely]] {
         first = summed(first, sges);
@@ -304,7 +307,8 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
         return refusal;
     }
     count_accepted(request);
-    // In place: a changed copy would have to leave the store buffer before it could be copied again (D10).
+    // Written in place: a changed copy would have to leave the store buffer before it could be copied into the slot
+    // (D10).
     const auto fill = [&](WorkRequest& first) {
         std::memcpy(static_cast<void*>(&first), &request, offsetof(WorkRequest, qp));
         first.sge.length = length;
@@ -320,7 +324,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
         return head_of(request).as_inline().word() | (slots == 1 ? expect_reply(request) : 0);
     };
     if (slots == 1) [[likely]] {
-        (void)submissions_.try_push(fill);  // admit() reserved it
+        (void)submissions_.try_push(fill);  // admit() has reserved the slot
     } else {
         submissions_.write(0, fill);
         for (std::uint32_t slot = 1; slot < slots; ++slot) {

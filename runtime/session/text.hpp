@@ -13,13 +13,13 @@
 
 namespace pollcore {
 
-/// At most N characters, none of which is NUL. Text from another process may hold any bytes: view() still ends within
-/// the N characters.
+/// At most N characters, none of which is NUL. Text from another process may contain any bytes; view() then still ends
+/// within the N characters.
 template <std::size_t N>
 class Text {
 public:
     Text() = default;
-    /// Throws Error(EINVAL) when it is too long.
+    /// Throws Error(EINVAL) if `text` has more than N characters.
     explicit Text(std::string_view text) {
         if (text.size() > N) {
             throw Error(EINVAL, "\"" + std::string(text.substr(0, 64)) + "...\" is longer than " + std::to_string(N) +

@@ -1,4 +1,4 @@
-// An application thread that waits for completions.
+// How an application thread waits for completions.
 #include <poll.h>
 
 #include <algorithm>
@@ -14,19 +14,21 @@ namespace pollcore {
 
 namespace {
 
-// wait() reads the clock once in this many looks while it spins.
+// While wait() spins, it reads the clock once in this many looks.
 constexpr int kLooksPerClock = 16;
 
 }  // namespace
 
-// Whether there is news, or the session has ended: then there may be completions that no worker made.
+// Whether there is a completion or a newly retired request, or the session has ended. An ended session may have
+// completions that no worker makes.
 bool SessionCore::need_not_wait() const noexcept {
-    // Acquire, with the worker's release when it lets the session go or retires unsignaled requests.
+    // Acquire, pairs with the worker's release when the worker detaches the session or retires unsignaled requests.
     return inbox_.ready() || header_.retired.load(std::memory_order_acquire) != retired_told_ ||
            header_.closed.load(std::memory_order_acquire) != 0;
 }
 
-/// Whether there is news. Marks it as told.
+/// Whether there is news for the caller of wait() or arm(): a completion, newly retired requests, or room in a ring
+/// that was full. Newly retired requests and room are reported only once.
 bool SessionCore::tell_news() noexcept {
     const std::uint64_t retired = header_.retired.load(std::memory_order_acquire);
     const bool more_retired = std::exchange(retired_told_, retired) != retired;
@@ -36,7 +38,7 @@ bool SessionCore::tell_news() noexcept {
            (header_.closed.load(std::memory_order_acquire) != 0 && left_to_complete());
 }
 
-/// Asks to be woken (D23). False: there is news already.
+/// Asks the worker to wake this thread (D23). Returns false if this thread need not wait.
 bool SessionCore::expect_news() noexcept {
     if (waking_.application_socket) {
         drain_socket(waking_.application_fd);
@@ -59,8 +61,8 @@ bool SessionCore::arm() noexcept {
     if (expect_news()) {
         return true;
     }
-    // A session that has ended has no more news. Return false for this once only, or the program would never sleep
-    // again.
+    // If there is no news, the session has ended. Return false only once for this reason, or the program would never
+    // sleep again.
     return !tell_news() && std::exchange(end_told_, true);
 }
 
@@ -72,7 +74,7 @@ bool SessionCore::wait(std::chrono::nanoseconds timeout) noexcept {
 bool SessionCore::look_on(std::chrono::nanoseconds timeout) noexcept {
     using Clock = std::chrono::steady_clock;
     const bool sleeps = waking_.application_fd >= 0;
-    // When the clock was first read: after the first looks, so that early news does not wait for it.
+    // The first reading of the clock. It comes after the first looks, so that early news does not wait for the reading.
     Clock::time_point began{};
     for (;;) {
         for (int looks = 0; looks < kLooksPerClock; ++looks) {
@@ -102,8 +104,8 @@ bool SessionCore::look_on(std::chrono::nanoseconds timeout) noexcept {
     }
 }
 
-// Sleeps until event_fd() is readable; a signal, or a wake-up for nothing, ends it, too. max(): without a timer, which
-// costs a virtual machine more time than all the rest.
+// Sleeps until event_fd() is readable, at most for `most`. A signal or a needless wake-up ends the sleep, too. max():
+// sleeps without a timer, which in a virtual machine costs more time than all other parts of the sleep.
 void SessionCore::sleep(std::chrono::nanoseconds most) noexcept {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(most);
     const timespec limit{.tv_sec = seconds.count(), .tv_nsec = (most - seconds).count()};
@@ -124,7 +126,7 @@ bool Session::arm() noexcept {
 
 namespace {
 
-// Most completions come soon, so poll first: the look that finds one takes it.
+// Most completions come soon, so the first looks are polls: a poll that finds a completion also takes it.
 template <class Record>
 std::size_t poll_and_wait(Session& session, SessionCore* core, std::span<Record> out,
                           std::chrono::nanoseconds timeout) noexcept {

@@ -1,8 +1,8 @@
-// A worker's messages to the control thread: an answer to each command, and reports that nobody asked for. None is lost
-// when the control thread takes nothing for a while: a command is carried out only when its answer has a place in the
-// ring, and reports wait here (D28).
+// A worker's messages to the control thread: an answer to each command, and reports of the worker's own. No message is
+// lost if the control thread takes no messages for a while (D28). The worker carries out a command only if the ring has
+// room for the answer. Reports that find no room wait here.
 //
-// Thread safety: the worker's alone.
+// Thread safety: only the worker's thread uses it.
 #pragma once
 
 #include <algorithm>
@@ -22,25 +22,25 @@ public:
         ring_ = RingProducer<Answer>(memory_.data(), kAnswerSlots);
     }
 
-    /// For a RingConsumer<Answer> of kAnswerSlots.
+    /// The ring's memory, for a RingConsumer<Answer> of kAnswerSlots.
     [[nodiscard]] void* memory() noexcept { return memory_.data(); }
 
-    /// One more command may be answered now.
+    /// True: the ring has room for one more answer.
     [[nodiscard]] bool room() noexcept { return ring_.reserve(1) != 0; }
-    /// Only where there is room().
+    /// Must be called only if there is room().
     void answer(std::uint64_t command, AnswerKind kind, std::uint32_t index = 0) noexcept {
         (void)ring_.try_push(Answer{.id = command, .kind = kind, .index = index});
     }
 
-    /// Makes room for one report of each of so many objects. Throws std::bad_alloc.
+    /// Allocates room for one waiting report of each of `objects` objects. Throws std::bad_alloc.
     void make_room(std::size_t objects) { untold_.reserve(objects); }
-    /// Reports unasked. Replaces an earlier report of the object that still waits here.
+    /// Reports an event of the worker's own. Replaces an earlier report of the object if that still waits here.
     void say(AnswerKind kind, std::uint32_t index, std::uint32_t object_id) noexcept {
         withdraw(kind, index);
         untold_.push_back({.id = 0, .kind = kind, .index = index, .object_id = object_id});
         catch_up();
     }
-    /// The object is gone, and so is its report.
+    /// Called when the object does not exist any more. Deletes its report if that still waits here.
     void withdraw(AnswerKind kind, std::uint32_t index) noexcept {
         std::erase_if(untold_, [&](const Answer& said) { return said.kind == kind && said.index == index; });
     }

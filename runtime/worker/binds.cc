@@ -12,7 +12,7 @@ static_assert(int{kWindowWrite} == int{IBV_ACCESS_REMOTE_WRITE} && int{kWindowRe
         ibv_mw_bind bind{.wr_id = wr_id, .send_flags = flags, .bind_info = info};
         return ibv_bind_mw(qp, mw_, &bind);
     }
-    // The upper bytes are the device's; nobody else chooses them (I7).
+    // Only the device chooses the upper bytes of an rkey (I7).
     const std::uint32_t key = (mw_->rkey & ~0xffu) | key_byte;
     ibv_send_wr wr{};
     wr.wr_id = wr_id;

@@ -1,10 +1,12 @@
-// Memory windows, and the regions that they may be bound to: which binds are in flight, and which key a window has.
+// Memory windows, and the regions to which they may be bound. Keeps track of the binds in flight and of each window's
+// rkey.
 //
-// A bind is posted by itself and at once (D24). Type 1 has a verb of its own. For type 2 a provider reads the window's
-// current key from the ibv_mw at the post, so the key is kept there as the binds posted so far will leave it.
+// A bind is posted alone and at once (D24). For a type 1 window there is a special verb, ibv_bind_mw(). For a type 2
+// window the provider reads the current rkey from the ibv_mw during the post. So ibv_mw::rkey is always the rkey that
+// the window will have after all posted binds.
 //
-// Thread safety: the worker's alone. A WorkerWindow is made by the control thread, which may read it once no bind of it
-// is in flight.
+// Thread safety: only the worker's thread uses it. The control thread makes a WorkerWindow, and may read it when no
+// bind of the window is in flight.
 #pragma once
 
 #include <atomic>
@@ -20,20 +22,21 @@
 
 namespace pollcore {
 
-/// The worker's end of a memory window, from add() until remove().
+/// A memory window, as the worker sees it. It belongs to the worker from Binds::add() until Binds::remove().
 class WorkerWindow {
 public:
     struct Options {
         MwHandle handle;
         std::uint32_t pd = 0;      ///< the control thread's number of the protection domain
-        std::uint32_t client = 0;  ///< process that the protection domain belongs to (ClientShare::id)
+        std::uint32_t client = 0;  ///< the process that owns the protection domain (ClientShare::id)
     };
 
     WorkerWindow() = default;
     explicit WorkerWindow(const Options& options) : options_(options) {}
     WorkerWindow(const WorkerWindow&) = delete;
     WorkerWindow& operator=(const WorkerWindow&) = delete;
-    /// Puts a new window behind the handle, bound to nothing (D25). Only while the worker does not have this object.
+    /// Replaces the window behind the handle by a new one, which is not bound (D25). Must be called only while the
+    /// object does not belong to the worker.
     void renew(ibv_mw& mw) noexcept {
         mw_ = &mw;
         rkey_.store(mw.rkey, std::memory_order_relaxed);
@@ -42,25 +45,26 @@ public:
     }
 
     [[nodiscard]] const Options& options() const noexcept { return options_; }
-    // Relaxed: the control thread looks when the queue pair is drained.
-    /// The key, as the completed binds left it.
+    // Relaxed, because the control thread reads these only when the queue pair is drained.
+    /// The window's rkey after all completed binds.
     [[nodiscard]] std::uint32_t rkey() const noexcept { return rkey_.load(std::memory_order_relaxed); }
-    /// Type 2: bits_of() the queue pair of the last bind.
+    /// Type 2: the queue pair of the last bind, as bits_of() its handle.
     [[nodiscard]] std::uint32_t bound_on() const noexcept { return bound_on_.load(std::memory_order_relaxed); }
-    /// It is not known how a bind of the window ended, so its key is not known either.
+    /// True: the result of a bind of the window is unknown, so the window's rkey is unknown, too.
     [[nodiscard]] bool lost() const noexcept { return lost_.load(std::memory_order_relaxed); }
     [[nodiscard]] bool in_use() const noexcept { return binds_ != 0; }
 
     // Called by Binds.
     void begin_bind() noexcept { ++binds_; }
-    /// When no more binds of the window are in flight, the provider's key becomes rkey(): failed binds are taken back
-    /// (ibv_bind_mw(3)).
+    /// A bind of the window has ended. If it was the last in flight, sets the rkey in the ibv_mw back to rkey(),
+    /// because failed binds did not change it (ibv_bind_mw(3)).
     void end_bind() noexcept {
         if (--binds_ == 0) {
             mw_->rkey = rkey();
         }
     }
-    /// Posts a bind. posted_key() is then the key that it leaves. Returns the provider's result.
+    /// Posts a bind. Then posted_key() is the rkey that the window will have after the bind. Returns the provider's
+    /// result.
     [[nodiscard]] int post(ibv_qp* qp, std::uint64_t wr_id, unsigned flags, const ibv_mw_bind_info& info,
                            std::uint8_t key_byte, std::uint32_t qp_bits) noexcept;
     [[nodiscard]] std::uint32_t posted_key() const noexcept { return mw_->rkey; }
@@ -69,14 +73,14 @@ public:
 
 private:
     Options options_;
-    ibv_mw* mw_ = nullptr;     // its rkey is as the binds posted so far will leave it
+    ibv_mw* mw_ = nullptr;     // mw_->rkey: the window's rkey after all posted binds
     std::uint32_t binds_ = 0;  // in flight
     std::atomic<std::uint32_t> rkey_{0};
     std::atomic<std::uint32_t> bound_on_{0};
     std::atomic<bool> lost_{false};
 };
 
-/// A memory region that windows may be bound to.
+/// A memory region to which windows may be bound.
 struct BindableRegion {
     MrHandle handle;
     std::uint32_t pd = 0;
@@ -85,11 +89,11 @@ struct BindableRegion {
 
 class Binds {
 public:
-    // ---- Commands; the first two throw std::bad_alloc ----
+    // ---- For commands. make_room() and add(WorkerWindow&) throw std::bad_alloc ----
     void make_room(MrHandle region);
     void add(WorkerWindow& window);
     void add(const BindableRegion& region) noexcept { regions_[region.handle.index] = {region, 0}; }
-    /// False, and nothing has changed, when binds of it are in flight.
+    /// False: binds of the window are in flight, and nothing has changed.
     [[nodiscard]] bool remove(MwHandle window) noexcept;
     [[nodiscard]] bool remove(MrHandle region) noexcept;
 
@@ -98,25 +102,26 @@ public:
     [[nodiscard]] bool in_use(MwHandle window) const noexcept;
     [[nodiscard]] bool in_use(MrHandle region) const noexcept;
 
-    /// True: a request that concerns keys can be carried out on a queue pair of this protection domain. A handle of
-    /// another domain's window or region is refused like a stale one, since a provider may not check it (D24).
+    /// True: a bind or invalidation may be posted to a queue pair of protection domain `pd`. A handle of another
+    /// domain's window or region is refused like a stale handle, because a provider may not check the domain (D24).
     [[nodiscard]] bool admits(std::uint32_t pd, const WorkRequest& request) const noexcept;
 
-    /// A bind waits for its flow control: its window and region cannot be removed until let_go().
+    /// Called when a bind waits for the flow control. Its window and region cannot be removed until let_go().
     void hold(const WorkRequest& request) noexcept;
-    /// The waiting bind is posted, or ends.
+    /// Called when the waiting bind is posted or ends.
     void let_go(const WorkRequest& request) noexcept;
-    /// The bind gets its entry. Its window and region cannot be removed until end().
+    /// Fills in the window and the region in the bind's entry. They cannot be removed until end().
     void begin(InFlightEntry& entry, const WorkRequest& request) noexcept;
-    /// Posts the bind of the entry. Returns the provider's result.
+    /// Posts the bind. Returns the provider's result.
     [[nodiscard]] int post(ibv_qp* qp, std::uint64_t wr_id, unsigned flags, InFlightEntry& entry,
                            const WorkRequest& request, QpHandle handle) noexcept;
-    /// A request behind the bind has succeeded, so the bind was carried out, whatever becomes of its completion.
+    /// Called when a request behind the bind has succeeded: the bind was carried out, even if it has no completion.
+    /// Sets the window's rkey.
     void take_over_key(const InFlightEntry& bind) noexcept { windows_[bind.bind.window]->set_key(bind.new_rkey); }
-    /// The bind has ended with `status`. After success the window has the key that the bind gave it. A bind that was
-    /// flushed, or whose completion was lost, may have been carried out, so the window may then be lost().
+    /// The bind has ended with `status`. After success the window has the bind's new rkey. A bind that was flushed, or
+    /// whose completion was lost, may have been carried out, so it can make the window lost().
     void end(const InFlightEntry& entry, Status status) noexcept;
-    /// Nobody knows how the bind ends, so its window's key is not known any more. end() follows.
+    /// The result of the bind is unknown, so the window's rkey is unknown, too. The caller must call end() as well.
     void lose(const InFlightEntry& bind) noexcept { windows_[bind.bind.window]->lose(); }
 
 private:

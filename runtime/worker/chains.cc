@@ -4,7 +4,7 @@
 namespace pollcore {
 
 void Chains::ring(Turn& turn) noexcept {
-    // Receives first: an answer to the sends may arrive at once.
+    // Receives are posted first, because an answer to a send may arrive at once.
     if (!recvs.empty()) [[unlikely]] {
         recvs.post_all([&](RecvQueue& queue) { queue.post(turn); });
     }

@@ -1,6 +1,6 @@
-// A burst before the doorbells ring: one chain of work requests per queue, in the worker's own memory.
+// The work requests of a burst that are not posted yet: one chain for each queue, in the worker's own memory.
 //
-// Thread safety: the worker's alone.
+// Thread safety: only the worker's thread uses it.
 #pragma once
 
 #include <algorithm>
@@ -21,11 +21,11 @@ class RecvQueue;
 class Turn;
 class WorkerQp;
 
-/// A queue's own note of its place among the queues with a chain.
+/// A queue's link in the list of queues that have a chain.
 template <class Queue>
 class ChainLink {
 public:
-    /// False: the queue has a place already.
+    /// False: the queue is in the list already.
     [[nodiscard]] bool enter() noexcept {
         if (std::exchange(chained_, true)) {
             return false;
@@ -33,9 +33,9 @@ public:
         next_ = nullptr;
         return true;
     }
-    /// Where the pointer to the queue behind this one goes.
+    /// Address of the pointer to the next queue in the list.
     [[nodiscard]] Queue** next() noexcept { return &next_; }
-    /// The chain goes out. Returns the queue behind this one.
+    /// Takes the queue out of the list. Returns the next queue.
     Queue* leave() noexcept {
         chained_ = false;
         return next_;
@@ -46,12 +46,13 @@ private:
     bool chained_ = false;
 };
 
-/// Queues with a chain, in the order of their first request. Queue has a member `link`, a ChainLink<Queue>.
+/// The list of queues that have a chain, in the order of their first request. Queue has a member `link`, a
+/// ChainLink<Queue>.
 template <class Queue>
 class ChainedQueues {
 public:
     ChainedQueues() = default;
-    ChainedQueues(const ChainedQueues&) = delete;  // it points into itself
+    ChainedQueues(const ChainedQueues&) = delete;  // end_ points into the object
     ChainedQueues& operator=(const ChainedQueues&) = delete;
 
     [[gnu::always_inline]] void add(Queue& queue) noexcept {
@@ -85,14 +86,14 @@ public:
 
     Chains() : wrs_(kWrs), recv_wrs_(kWrs), sges_(kSges), inline_(kInline) {}
 
-    /// There is room for one more request.
+    /// True: there is room for one more request.
     [[nodiscard]] [[gnu::always_inline]] bool room(std::size_t sges, std::size_t inline_bytes) const noexcept {
         return wrs_used_ < kWrs && recv_wrs_used_ < kWrs && sges_used_ + sges < kSges &&
                inline_used_ + inline_bytes <= kInline;
     }
-    /// There is room for one more request, whatever it is and however a flow control frames it.
+    /// True: there is room for one more request of any kind, with any frame of a flow control.
     [[nodiscard]] bool room_for_any() const noexcept { return room(kSgesMax + 1, 2 * kInlineMax); }
-    /// There is room for `n` more receives, of one SGE each.
+    /// True: there is room for `n` more receives with one SGE each.
     [[nodiscard]] bool recv_room(std::size_t n) const noexcept {
         return recv_wrs_used_ + n <= kWrs && sges_used_ + n <= kSges;
     }
@@ -109,9 +110,10 @@ public:
         return place;
     }
 
-    // For a loop that takes ordinary requests. Each has one SGE, or a payload of WorkRequest::kOwnPayload.
+    // For the loop that takes ordinary requests. Each of them needs one SGE and at most WorkRequest::kOwnPayload bytes
+    // of inline payload.
 
-    /// How many ordinary requests there is room for.
+    /// The number of ordinary requests for which there is room.
     [[nodiscard]] std::size_t ordinary_room() const noexcept {
         return std::min({kWrs - wrs_used_, kSges - sges_used_, (kInline - inline_used_) / WorkRequest::kOwnPayload});
     }
@@ -122,7 +124,7 @@ public:
         sges_used_ += n;
     }
 
-    /// Posts all chains. Afterwards all room is free again.
+    /// Posts all chains. Afterwards all memory is free again.
     void ring(Turn& turn) noexcept;
 
     ChainedQueues<WorkerQp> sends;

@@ -1,7 +1,7 @@
-// The control thread's commands to a worker, and the worker's answers. Both travel over bounded rings; only WorkerProxy
+// The control thread's commands to a worker, and the worker's answers. Both go through bounded rings. Only WorkerProxy
 // writes commands.
 //
-// Objects are named by their index at the worker.
+// Commands name objects by their index at the worker.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,11 @@ class WorkerWindow;
 struct BindableRegion;
 struct WorkerAh;
 
-/// What the control thread knows of a connection when its flow control begins.
+/// What a flow control must know about its connection when it starts.
 struct FlowStart {
     std::uint64_t peer_addr = 0;  ///< address of the peer's control block
     std::uint32_t peer_rkey = 0;
-    bool in_order = false;  ///< writes to the queue pair's memory arrive in order
+    bool in_order = false;  ///< the peer's writes arrive in this side's memory in order
     bool reads = false;     ///< the queue pair may read from the peer's memory
     bool readable = false;  ///< the peer may read from the queue pair's memory
 };
@@ -38,8 +38,8 @@ struct AddSession {
     WorkerSession* session;
     std::uint32_t index;
 };
-/// Refuses its requests from now on. Answered when it has nothing in flight. `abandoned`: requests in its ring are not
-/// waited for.
+/// Refuses the session's requests from now on. The worker answers when the session has nothing in flight. `abandoned`:
+/// the worker does not wait for requests that are still in the session's ring.
 struct RemoveSession {
     std::uint32_t index;
     bool abandoned;
@@ -52,47 +52,51 @@ struct AddCq {
 struct RemoveCq {
     std::uint32_t index;
 };
-/// The CQ gives no more completions, and its queue pairs have nothing in flight: it is not polled and not slept for.
+/// Stops polling the CQ and waiting for its events: it gives no more completions, and its queue pairs have nothing in
+/// flight.
 struct LoseCq {
     std::uint32_t index;
 };
 
-/// `only_room`: only makes room for the QP, so that adding it later does not fail.
+/// `only_room`: does not add the QP, but makes room for it, so that adding it later does not fail.
 struct AddQp {
     WorkerQp* qp;
     bool only_room;
 };
-/// Leaves the QP and its CQs alone until UnparkQp (D43).
+/// The worker does not touch the QP and its CQs until UnparkQp (D43).
 struct ParkQp {
     std::uint32_t index;
 };
-/// The QP goes on, with `state` and `cause`. `device_lags`: it is in error, but its device may not have it in ERR yet.
+/// The QP goes on, in `state`. `cause`: why it is in error. `device_lags`: it is in error, but the device may not have
+/// it in ERR yet.
 struct UnparkQp {
     std::uint32_t index;
     QpState state;
     Status cause;
     bool device_lags;
 };
-/// The QP is in ERR: answered when it is drained, or at the deadline.
+/// The QP is in ERR. The worker answers when the QP has nothing in flight, or at the deadline.
 struct RetireQp {
     std::uint32_t index;
-    std::uint32_t quiet;     ///< cycles after which receives that nothing flushes are given up; 0: never
-    std::uint64_t deadline;  ///< on the worker's clock
+    /// if only receives remain, cycles without a completed receive after which the worker stops waiting for them; 0: it
+    /// waits until the deadline
+    std::uint32_t quiet;
+    std::uint64_t deadline;  ///< in cycles of the worker's clock
     bool device_lags;        ///< see UnparkQp
 };
-/// The QP is destroyed: completes its remaining requests with `leftovers`, and drops it.
+/// The QP is destroyed. The worker completes its remaining requests with status `leftovers`, and removes it.
 struct ForgetQp {
     std::uint32_t index;
     Status leftovers;
 };
-/// The QP was RESET: completes the remaining requests of its old life. It goes on in `state`, in its new `life`
-/// (life_of()).
+/// The QP was RESET. The worker completes the remaining requests of its old life. Then the QP goes on in `state`.
+/// `life`: its new life (life_of()).
 struct RenewQp {
     std::uint32_t index;
     std::uint32_t life;
     QpState state;
 };
-/// The QP is gone with its device: completes its remaining requests. It refuses work until ForgetQp.
+/// The QP's device is lost. The worker completes the QP's remaining requests. Until ForgetQp, the QP is in error.
 struct LoseQp {
     std::uint32_t index;
 };
@@ -105,16 +109,17 @@ struct StartFlow {
 struct AddSrq {
     WorkerSrq* srq;
 };
-/// Takes no more receives for the SRQ. Receives that it holds stay in flight, and will end with `leftovers`.
+/// The worker takes no more receives for the SRQ. Receives that the SRQ has stay in flight, and will end with status
+/// `leftovers`.
 struct RetireSrq {
     std::uint32_t index;
     Status leftovers;
 };
-/// The SRQ was retired and is gone with its device: completes its remaining receives.
+/// The SRQ was retired and its device is lost. The worker completes the SRQ's remaining receives.
 struct LoseSrq {
     std::uint32_t index;
 };
-/// The SRQ is destroyed, and no queue pair uses it: completes its remaining receives, and drops it.
+/// The SRQ is destroyed, and no queue pair uses it. The worker completes its remaining receives, and removes it.
 struct ForgetSrq {
     std::uint32_t index;
 };
@@ -122,7 +127,7 @@ struct ForgetSrq {
 struct AddPool {
     WorkerPool* pool;
 };
-/// No queue pair or SRQ uses the pool.
+/// Removes a pool that no queue pair or SRQ uses.
 struct RemovePool {
     std::uint32_t index;
 };
@@ -131,8 +136,8 @@ struct AddAh {
     const WorkerAh* ah;
     bool only_room;
 };
-/// Forgets the address handle, and then answers whether a request in flight names it (D40). `unused`: none does, so
-/// there is no search.
+/// Removes the address handle. The answer says whether a request in flight names it (D40). `unused`: no request does,
+/// so the worker does not search.
 struct RemoveAh {
     const WorkerAh* ah;
     bool unused;
@@ -140,7 +145,7 @@ struct RemoveAh {
 struct AddWindow {
     WorkerWindow* window;
 };
-/// Forgets the window, unless binds of it are in flight.
+/// Removes the window, unless binds of it are in flight.
 struct RemoveWindow {
     MwHandle window;
 };
@@ -149,24 +154,24 @@ struct AddRegion {
     const BindableRegion* region;
     bool only_room;
 };
-/// Forgets the region, unless binds to it are in flight.
+/// Removes the region, unless binds to it are in flight.
 struct RemoveRegion {
     MrHandle region;
 };
 
-/// Is there a work request, in flight or in a ring, that names the key or binds a window to the region?
+/// Asks: is there a work request, in flight or in a ring, that names `lkey` or binds a window to `region`?
 struct FindKey {
     std::uint32_t device;
     std::uint32_t pd;
-    std::uint32_t client;  ///< process that the protection domain belongs to
+    std::uint32_t client;  ///< the process that owns the protection domain
     std::uint32_t lkey;
     MrHandle region;
 };
-/// Is there a work request, in flight or in a ring, that names the address handle?
+/// Asks: is there a work request, in flight or in a ring, that names the address handle?
 struct FindAh {
     const WorkerAh* ah;
 };
-/// Is there a work request, in flight or in a ring, that binds the window?
+/// Asks: is there a work request, in flight or in a ring, that binds the window?
 struct FindWindow {
     MwHandle window;
 };
@@ -179,7 +184,7 @@ using Any =
 }  // namespace command
 
 struct alignas(kCacheLine) Command {
-    std::uint64_t id = 0;  ///< comes back in the answer
+    std::uint64_t id = 0;  ///< the answer has the same id
     command::Any what;
     std::uint8_t reserved[kCacheLine - sizeof(std::uint64_t) - sizeof(command::Any) - 1] = {};
     std::uint8_t ring_lap = 0;
@@ -188,20 +193,20 @@ static_assert(sizeof(Command) == kCacheLine && std::is_trivially_copyable_v<Comm
 
 enum class AnswerKind : std::uint8_t {
     done,
-    timed_out,  ///< RetireQp: the deadline came first
-    found,      ///< Find*; Remove*: still in use
+    timed_out,  ///< RetireQp: the deadline came before the QP was drained
+    found,      ///< Find*, Remove*: a request that uses the object was found
     not_found,
-    no_memory,       ///< Add*, Find*, RemoveAh: nothing has changed, and nothing was begun
-    cq_failed,       ///< unasked: polling CQ `index` failed, its QPs are in error and nothing more comes from it
+    no_memory,       ///< Add*, Find*, RemoveAh: there is no memory; nothing has changed, and no search was begun
+    cq_failed,       ///< unasked: polling CQ `index` failed: it gives no more completions, and its QPs are in error
     session_broken,  ///< unasked: session `index` wrote something that no correct session writes
-    flow_failed,     ///< unasked: the peer of QP `index` broke the agreement; object_id: generation << 8 | FlowFault
+    flow_failed,     ///< unasked: the flow control of QP `index` failed; object_id: generation << 8 | FlowFault
 };
 
 struct alignas(32) Answer {
-    std::uint64_t id = 0;  ///< 0 when unasked
+    std::uint64_t id = 0;  ///< id of the command; 0: unasked, a report that answers no command
     AnswerKind kind{};
     std::uint32_t index = 0;
-    std::uint32_t object_id = 0;  ///< unasked: id of the WorkerSession or WorkerCq, since an index is used again
+    std::uint32_t object_id = 0;  ///< unasked: id of the WorkerSession or WorkerCq, because an index may be reused
     std::uint8_t reserved[11] = {};
     std::uint8_t ring_lap = 0;
 };

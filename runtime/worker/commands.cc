@@ -1,5 +1,5 @@
-// Carries out the control thread's commands. The object that a command names does the work. The functions here find the
-// object, and answer.
+// Carries out the control thread's commands. The functions here find the object that a command names, call the object,
+// and answer.
 #include <algorithm>
 #include <new>
 
@@ -8,7 +8,7 @@
 namespace pollcore {
 namespace {
 
-// Commands are rare and may be slow; few per step keep a step short (I10).
+// Commands are rare and may be slow. A small number per step keeps steps short (I10).
 constexpr std::size_t kCommandsPerStep = 4;
 
 }  // namespace
@@ -54,7 +54,7 @@ std::uint32_t Worker::run_commands() noexcept {
     }
 }
 
-/// Makes room for a report of failure by each session, CQ and queue pair, including the one that is added.
+/// Makes room for one failure report of each session, CQ and queue pair, and of the object that is being added.
 void Worker::make_room_to_tell() {
     turn_.answers.make_room(tables_.polled_sessions().size() + tables_.polled_cqs().size() + tables_.qps_used() + 1);
 }
@@ -98,14 +98,15 @@ Worker::Result Worker::carry_out(std::uint64_t, const command::AddCq& what) {
     tables_.add(*what.cq, what.index);
     what.cq->set_index(what.index);
     if (!sleeper_.has(what.cq->options().channel)) {
-        what.cq->leave_channel();  // the worker has given up the channel
+        what.cq->leave_channel();  // the worker does not use this channel any more
     }
     return Answered{};
 }
 
 Worker::Result Worker::carry_out(std::uint64_t, const command::RemoveCq& what) {
     WorkerCq& cq = *tables_.cqs().at(what.index);
-    (void)sleeper_.take_events();  // the CQ's own, too: none may be taken while it is being destroyed
+    // takes the CQ's events, too, because none may be taken while the CQ is being destroyed
+    (void)sleeper_.take_events();
     sleeper_.acknowledge(cq);
     tables_.remove(cq);
     turn_.answers.withdraw(AnswerKind::cq_failed, what.index);
@@ -279,7 +280,7 @@ Worker::Result Worker::carry_out(std::uint64_t id, const command::FindAh& what) 
 }
 
 Worker::Result Worker::carry_out(std::uint64_t id, const command::FindWindow& what) {
-    // The window is unknown here if it could not be made anew.
+    // The worker does not have the window if the control thread could not make it anew.
     const WorkerWindow* window = turn_.binds.find(what.window);
     if (window == nullptr) {
         return Answered{AnswerKind::not_found};

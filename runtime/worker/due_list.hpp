@@ -1,6 +1,7 @@
-// A list of objects that have something due. Each stands there once, and gets its turn in a part of the step.
+// A list of objects that have something to do later in the step. Each object is in the list at most once. The worker
+// calls the objects in a fixed part of the step.
 //
-// Thread safety: the worker's alone.
+// Thread safety: only the worker's thread uses it.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +11,7 @@
 
 namespace pollcore {
 
-/// An object's own note of whether it stands in its DueList.
+/// A flag in the object. It is set while the object is in its DueList.
 class Due {
 public:
     [[nodiscard]] bool enter() noexcept { return !std::exchange(in_, true); }
@@ -21,17 +22,17 @@ private:
     bool in_ = false;
 };
 
-/// T has a member `due`, a Due. Only make_room() allocates.
+/// The list. T has a member `due`, a Due. Only make_room() allocates.
 template <class T>
 class DueList {
 public:
     enum class Then : unsigned char {
         stay,
         leave,
-        gone,  ///< it has left by itself, and may be another thread's already
+        gone,  ///< the object has left the list itself, and may already belong to another thread
     };
 
-    /// Makes room for so many objects in all. Throws std::bad_alloc.
+    /// Makes room for `objects` objects in total. Throws std::bad_alloc.
     void make_room(std::size_t objects) { items_.reserve(objects); }
     void add(T& one) noexcept {
         if (one.due.enter()) {
@@ -46,7 +47,8 @@ public:
     }
     [[nodiscard]] bool empty() const noexcept { return items_.empty(); }
     [[nodiscard]] const std::vector<T*>& items() const noexcept { return items_; }
-    /// Gives each object its turn. Objects that are added meanwhile get theirs in the next step, so every step ends.
+    /// Calls `turn_of` for each object. Objects that are added meanwhile are called in the next step, so every step
+    /// ends.
     template <class Turn>
     void turn(Turn&& turn_of) noexcept {
         std::size_t n = items_.size();

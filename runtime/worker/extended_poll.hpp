@@ -1,9 +1,9 @@
-// Polls by ibv_start_poll, ibv_next_poll and ibv_end_poll, and fills the ibv_wc that ibv_poll_cq would fill (D35).
+// Polls with ibv_start_poll, ibv_next_poll and ibv_end_poll, but fills ibv_wc structs as ibv_poll_cq does (D35).
 //
-// Only with these calls can a provider leave out its lock (H6). Reading a field is a call through a pointer, so only
-// valid and useful fields are read (I6). The other fields of the ibv_wc keep their old values.
+// A provider can omit its lock only in these calls (H6). Reading a field costs a call through a pointer, so only valid
+// and useful fields are read (I6). The other fields of the ibv_wc keep their old values.
 //
-// Thread safety: the worker's.
+// Thread safety: only the worker's thread uses it.
 #pragma once
 
 #include <cerrno>
@@ -15,7 +15,7 @@
 
 namespace pollcore {
 
-/// Reads where a datagram came from. The extended calls have no P_Key index.
+/// Reads the sender of a datagram. The extended calls cannot return the P_Key index.
 [[gnu::noinline]] inline void read_origin(ibv_cq_ex& cq, ibv_wc& wc) noexcept {
     wc.src_qp = ibv_wc_read_src_qp(&cq);
     wc.slid = static_cast<std::uint16_t>(ibv_wc_read_slid(&cq));
@@ -36,7 +36,7 @@ namespace pollcore {
     }
     wc.byte_len = ibv_wc_read_byte_len(&cq);
     if (!WrId::unpack(cq.wr_id).recv) {
-        return;  // the in-flight table knows the rest
+        return;  // the in-flight entry has the other values
     }
     wc.opcode = ibv_wc_read_opcode(&cq);
     wc.wc_flags = ibv_wc_read_wc_flags(&cq);
@@ -48,9 +48,9 @@ namespace pollcore {
     }
 }
 
-/// Like ibv_poll_cq, takes up to `most` (at least 1) completions, and returns how many there were, or -1 when the CQ
-/// has failed and gives no more. A CQ that fails after some completions were taken says so at the next call. `times`
-/// may be null; else it gets the device's time of each completion that succeeded, and 0 for each that failed.
+/// Takes up to `most` completions (at least 1), and returns their number. Returns -1 if the CQ has failed and gives no
+/// more completions. If the CQ fails after some completions were taken, the next call returns -1. `times`: gets the
+/// device's time of each successful completion, and 0 for each failed one; may be null.
 [[nodiscard, gnu::always_inline]] inline int read_extended(WorkerCq& cq, int most, ibv_wc* wcs,
                                                            std::uint64_t* times) noexcept {
     ibv_cq_ex& from = *cq.options().extended;

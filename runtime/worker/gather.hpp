@@ -1,8 +1,10 @@
-// Copies the SGEs or the inline payload of a request, from its slot and those behind it, into the worker's own memory.
+// Copies the SGEs or the inline payload of a request, from its slot and its continuation slots, into the worker's own
+// memory.
 //
-// `Slots` is where the request stands, in `slot`: a session's ring, or the waiting requests.
+// `slots`, of type Slots, is the ring that holds the request at `slot`: a session's submission ring, or
+// WaitingRequests.
 //
-// Thread safety: the worker's alone.
+// Thread safety: only the worker's thread uses it.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +25,7 @@ namespace pollcore {
 static_assert(sizeof(Sge) == sizeof(ibv_sge) && offsetof(Sge, addr) == offsetof(ibv_sge, addr) &&
               offsetof(Sge, length) == offsetof(ibv_sge, length) && offsetof(Sge, lkey) == offsetof(ibv_sge, lkey));
 
-/// Copies the first SGE from the request's line, the rest from its continuations.
+/// Copies the first SGE from the request's line, and the other SGEs from its continuations.
 template <class Slots>
 [[gnu::always_inline]] inline std::span<ibv_sge> gather(Chains& chains, const WorkRequest& request, const Slots& slots,
                                                         std::size_t slot) noexcept {
@@ -51,20 +53,21 @@ template <class Slots>
     }
 }
 
-/// Bytes that an inline payload takes of the chains.
+/// Bytes that an inline payload of `length` occupies in the chains' memory.
 [[nodiscard]] constexpr std::size_t inline_room(std::uint32_t length) noexcept {
     constexpr std::size_t kPiece = WorkRequest::kOwnPayload;
-    return std::max((length + kPiece - 1) / kPiece * kPiece, kPiece);  // kPiece bytes are written in any case
+    return std::max((length + kPiece - 1) / kPiece * kPiece,
+                    kPiece);  // a shorter payload is also written as kPiece bytes
 }
 
-/// Copies an inline payload, which takes `room` bytes of the chains.
+/// Copies an inline payload, which occupies `room` bytes of the chains' memory.
 template <class Slots>
 [[gnu::always_inline]] inline ibv_sge* gather_inline(Chains& chains, const WorkRequest& request, const Slots& slots,
                                                      std::size_t slot, std::size_t room) noexcept {
     std::byte* const bytes = chains.take_inline(room);
     const std::uint32_t length = request.sge.length;
     if (length <= WorkRequest::kOwnPayload) {
-        // Copies whole words, whatever the length, so that each is read as it was written (D10).
+        // Copies two whole words, even if `length` is smaller, so that each word is read as it was written (D10).
         std::memcpy(bytes, &request.swap, sizeof(request.swap));
         std::memcpy(bytes + sizeof(request.swap), &request.sge.addr, sizeof(request.sge.addr));
     } else {
@@ -89,7 +92,7 @@ template <class Slots>
     }
     return length;
 }
-/// The bytes of a message.
+/// The length of a request's message, in bytes.
 template <class Slots>
 [[nodiscard]] std::uint64_t message_length(const WorkRequest& request, const Slots& slots, std::size_t slot) noexcept {
     if ((request.flags & kInline) != 0 || request.num_sge == 1) [[likely]] {

@@ -1,7 +1,7 @@
-// What a worker knows of each work request between taking it from its session and completing it. One table per work
-// queue, in post order (D19).
+// The worker's entry for each work request, from when it takes the request from a session until the request has
+// completed. Each work queue has one table of entries, in post order (D19).
 //
-// Thread safety: the worker's alone.
+// Thread safety: only the worker's thread uses it.
 #pragma once
 
 #include <algorithm>
@@ -24,62 +24,64 @@ namespace pollcore {
 
 class WorkerSession;
 
-/// True: the completion of a request with this opcode says how many bytes came.
+/// True: the completion of a request with this opcode contains the number of bytes that it brought.
 [[nodiscard]] constexpr bool brings_bytes(Opcode opcode) noexcept {
     return opcode == Opcode::rdma_read || is_atomic(opcode);
 }
 
 struct InFlightEntry {
     enum class Kind : std::uint8_t {
-        posted,     ///< the provider has it
-        covered,    ///< the provider has it, without the signal that it asked for: completes with a request behind it
-                    ///< (SendQueue::coalesce)
-        pooled,     ///< the provider has it, and a receive pool posted it
-        announced,  ///< the provider has the announcement of its message; the request ends later
-        reading,    ///< the provider has it: reads an announced message into a pool's buffer; the runtime's own
-        flow,       ///< the provider has it: terms or grants for the peer; reaches no session
-        marker,     ///< the provider has it: the runtime's marker; reaches no session
-        unposted,   ///< the provider never gets it: completes with `status` when its turn comes
-        done,       ///< completed out of turn; only waits to leave the table
+        posted,  ///< the provider has it
+        /// the provider has it, but without the signal that the application asked for: completes together with a later
+        /// request (SendQueue::coalesce)
+        covered,
+        pooled,     ///< the provider has it: a receive with a buffer of a receive pool
+        announced,  ///< the provider has the announcement of the request's message; the request itself ends later
+        reading,    ///< the provider has it: the runtime's own read of an announced message into a pool's buffer
+        flow,  ///< the provider has it: the runtime's own terms or grants for the peer; no session sees its completion
+        marker,    ///< the provider has it: the runtime's marker; no session sees its completion
+        unposted,  ///< the provider never gets it: completes with `status` after all entries before it
+        done,      ///< completed before entries in front of it, and stays in the table until those have gone
     };
 
     std::uint64_t tag = 0;
     WorkerSession* session = nullptr;
     union {
-        std::uint32_t lkey = 0;  ///< the first SGE's; the others stand in the table's side array
-        std::uint32_t new_rkey;  ///< bind: the window's key once the bind has succeeded
+        std::uint32_t lkey = 0;  ///< lkey of the first SGE; the table keeps the other lkeys (push_more_keys)
+        std::uint32_t new_rkey;  ///< bind: the window's rkey if the bind succeeds
     };
-    static constexpr std::uint8_t kSampled = 1 << 7;  ///< a bit of `flags`: see WorkerSession::begin_sample
+    /// bit in `flags`: the request's latency is measured (WorkerSession::begin_sample)
+    static constexpr std::uint8_t kSampled = 1 << 7;
 
-    // The next four stand as in the last word of the request.
+    // The next three members have the layout of the request's last word, from which post() copies them.
     Opcode opcode = Opcode::send;
-    std::uint8_t flags = 0;  ///< the application's, RequestHead::kReplyInLine and kSampled
+    std::uint8_t flags = 0;  ///< the application's flags, RequestHead::kReplyInLine and kSampled
     std::uint8_t num_sge = 0;
     Kind kind = Kind::posted;
-    Status status = Status::success;  ///< unposted: how it completes
+    Status status = Status::success;  ///< unposted: status of its completion
     /// Indices of the window and the region that a bind names.
     struct Bind {
         std::uint16_t window;
         std::uint16_t region;
     };
     union {
-        AhHandle ah{};          ///< for a datagram that is sent
+        AhHandle ah{};          ///< UD send: the request's address handle
         Bind bind;              ///< bind_mw
-        std::uint32_t brought;  ///< covered, and brings_bytes(): how many bytes came
+        std::uint32_t brought;  ///< covered, and brings_bytes(): the number of bytes that it brought
     };
 
-    /// The flags that an entry takes over from its request. Only the worker may set its own bit, kSampled.
+    /// The flags that an entry copies from its request. kSampled is not among them: only the worker sets this bit.
     [[nodiscard]] static constexpr std::uint8_t known(std::uint8_t flags) noexcept {
         return flags & (kFence | kSignaled | kSolicited | kInline | RequestHead::kReplyInLine);
     }
     [[nodiscard]] bool with_provider() const noexcept { return kind <= Kind::marker; }
-    /// The completion may be written into the request's own line.
+    /// True: the worker may write the completion into the request's own line.
     [[nodiscard]] bool replies_in_line() const noexcept { return (flags & RequestHead::kReplyInLine) != 0; }
-    /// The application asked for a completion.
+    /// True: the application asked for a completion.
     [[nodiscard]] bool signaled() const noexcept { return (flags & kSignaled) != 0; }
 
-    /// Fills the entry for an ordinary request, which goes to the provider. RequestHead::is_plain() holds, so the bit
-    /// of kSampled is not set.
+    /// Fills the entry of an ordinary request that is about to be posted. RequestHead::is_plain() is true for `head`,
+    /// so the bit kSampled is not set.
     void post(std::uint64_t its_tag, WorkerSession* its_session, std::uint32_t its_lkey, RequestHead head) noexcept {
         Word* const words = words_of(*this);
         words[0] = its_tag;
@@ -87,13 +89,14 @@ struct InFlightEntry {
         words[2] = (head.word() & kWhat) | its_lkey;
         words[3] = 0;
     }
-    /// The provider never gets it.
+    /// The provider will never get the request: it completes with status `why`.
     void leave_unposted(Status why) noexcept {
         kind = Kind::unposted;
         status = why;
     }
     void end() noexcept { kind = Kind::done; }
-    /// Its signal is left to a request behind it. `bytes`: how many it brings, if it brings any.
+    /// The request is posted without its signal, and completes together with a later request. `bytes`: the number of
+    /// bytes that it brings, if brings_bytes().
     void cover(std::uint32_t bytes) noexcept {
         kind = Kind::covered;
         if (brings_bytes(opcode)) {
@@ -102,12 +105,12 @@ struct InFlightEntry {
     }
     /// byte_len for the completion of a covered request.
     [[nodiscard]] std::uint32_t covered_byte_len() const noexcept { return brings_bytes(opcode) ? brought : 0; }
-    /// A request of the application's own that the provider has.
+    /// True: a request that a session submitted and that the provider has.
     [[nodiscard]] bool is_posted() const noexcept { return kind <= Kind::covered; }
-    /// Its message is announced.
+    /// The message of the request is announced.
     void announce() noexcept { kind = Kind::announced; }
     void sample() noexcept { flags |= kSampled; }
-    /// True: it is the entry of an ordinary signaled request that the provider has.
+    /// True: the entry has kind `its_kind` and is of an ordinary, signaled request whose latency is not measured.
     [[nodiscard]] bool is_ordinary(Kind its_kind) const noexcept {
         constexpr std::uint64_t kSignal = std::uint64_t{kSignaled} << RequestHead::kFlags;
         constexpr std::uint64_t kOther = std::uint64_t{0xf8} << RequestHead::kOpcode | std::uint64_t{0xff} << kKind |
@@ -125,8 +128,8 @@ static_assert(sizeof(InFlightEntry) == 32 && offsetof(InFlightEntry, opcode) == 
               offsetof(InFlightEntry, kind) == 23);
 static_assert(InFlightEntry::Kind{} == InFlightEntry::Kind::posted);
 
-/// The entry of a request that a session has submitted. No template: in one, clang 14 does not find a member of an
-/// unnamed union by its name.
+/// The entry of a request that a session has submitted. It is not a template, because in a template clang 14 cannot
+/// initialize a member of an unnamed union by its name.
 [[nodiscard, gnu::always_inline]] inline InFlightEntry entry_of(WorkerSession& session, const WorkRequest& request,
                                                                 std::uint8_t flags, std::uint8_t num_sge) noexcept {
     return {.tag = request.tag,
@@ -140,7 +143,7 @@ static_assert(InFlightEntry::Kind{} == InFlightEntry::Kind::posted);
 class InFlightTable {
 public:
     InFlightTable() = default;
-    /// Room for `depth` entries; `sges_max` keys each.
+    /// Has room for `depth` entries with `sges_max` lkeys each.
     InFlightTable(std::uint32_t depth, std::uint32_t sges_max)
         : mask_(std::bit_ceil(depth) - 1), entries_(make_own_lines<InFlightEntry>(mask_ + 1)) {
         if (sges_max > 1) {
@@ -157,12 +160,12 @@ public:
     [[nodiscard]] std::uint32_t next_position() const noexcept { return tail_; }
     [[nodiscard]] std::uint32_t head_position() const noexcept { return head_; }
 
-    /// Adds an entry at next_position(), to be filled in by the caller. The reference holds until the next push.
+    /// Adds an entry at next_position(). The caller fills it in. The reference is valid until the next push().
     [[nodiscard]] InFlightEntry& push() noexcept {
         base_ = empty() ? tail_ : base_;
         return at(tail_++);
     }
-    /// The keys of the newest entry's SGEs after the first.
+    /// Stores the lkeys of the newest entry's SGEs, without the first SGE.
     void push_more_keys(std::span<const ibv_sge> more) noexcept {
         const std::size_t most = std::min<std::size_t>(more.size(), more_keys_per_entry());
         for (std::size_t i = 0; i < most; ++i) {
@@ -171,11 +174,12 @@ public:
     }
     [[nodiscard]] InFlightEntry& front() noexcept { return at(head_); }
     [[nodiscard]] const InFlightEntry& front() const noexcept { return entries_[slot(head_)]; }
-    /// Removes the front. The reference holds until the next push.
+    /// Removes the front entry. The reference is valid until the next push().
     InFlightEntry& pop() noexcept { return at(head_++); }
-    /// Removes the newest. The reference holds until the next push.
+    /// Removes the newest entry. The reference is valid until the next push().
     InFlightEntry& pop_back() noexcept { return at(--tail_); }
-    /// Removes one from the middle. Those behind it, which no provider may know yet, move up by one position.
+    /// Removes the entry at `position`. The entries behind it move up by one position, so none of them may be posted
+    /// yet.
     void erase(std::uint32_t position) noexcept {
         for (std::uint32_t next = position + 1; next != tail_; ++next) {
             at(next - 1) = at(next);
@@ -185,17 +189,17 @@ public:
     }
     [[nodiscard]] InFlightEntry& at(std::uint32_t position) noexcept { return entries_[slot(position)]; }
 
-    /// Prefetch the line of the entry that push() will give, or that at() gives.
+    /// Prefetches the cache line of the entry that push() will return.
     void prefetch_next() const noexcept { __builtin_prefetch(&entries_[empty() ? 0 : slot(tail_)], 1); }
     void prefetch(std::uint32_t position) const noexcept { __builtin_prefetch(&entries_[slot(position)], 1); }
 
-    /// The offset from the head of the position whose low bits these are; size() or more when it names nothing in
-    /// flight.
+    /// `travelled`: the low bits of a position, from a wr_id. Returns the position's offset from the head; size() or
+    /// more if no entry is there.
     [[nodiscard]] std::uint32_t offset_of(std::uint32_t travelled) const noexcept {
         return (travelled - head_) & WrId::kPositionMask;
     }
 
-    /// True when a posted entry uses this key.
+    /// True: an entry that the provider has uses this lkey.
     [[nodiscard]] bool uses_key(std::uint32_t lkey) const noexcept {
         for (std::uint32_t p = head_; p != tail_; ++p) {
             const InFlightEntry& entry = entries_[slot(p)];
@@ -214,7 +218,7 @@ public:
         return false;
     }
 
-    /// True when a posted entry uses this address handle.
+    /// True: a posted entry uses this address handle.
     [[nodiscard]] bool uses_ah(AhHandle ah) const noexcept {
         for (std::uint32_t p = head_; p != tail_; ++p) {
             const InFlightEntry& entry = entries_[slot(p)];
@@ -226,8 +230,8 @@ public:
     }
 
 private:
-    // A table that was empty begins again at its first slot, so it takes cache only for what is in flight, however long
-    // the queue is (D12).
+    // When the table becomes empty, it begins again at its first slot. So it occupies cache only for entries in flight,
+    // even if the queue is long (D12).
     [[nodiscard]] std::size_t slot(std::uint32_t position) const noexcept { return (position - base_) & mask_; }
 
     [[nodiscard]] std::uint32_t more_keys_per_entry() const noexcept {
@@ -240,9 +244,10 @@ private:
     std::uint32_t head_ = 0;
     std::uint32_t tail_ = 0;
     std::uint32_t mask_ = 0;
-    std::uint32_t base_ = 0;  // the position whose slot is the first
+    std::uint32_t base_ = 0;  // the position of the first slot
     OwnLinesArray<InFlightEntry> entries_;
-    OwnLinesArray<std::uint32_t> more_keys_;  // the first word says how many each entry has; null: none
+    // the first word is the number of further lkeys for each entry; null: an entry has only one lkey
+    OwnLinesArray<std::uint32_t> more_keys_;
 };
 static_assert(sizeof(InFlightTable) == 32, "half a line of a WorkerQp");
 

@@ -8,13 +8,13 @@
 namespace pollcore {
 namespace {
 
-// Requests of a ring that one step looks at, so that a long ring makes no long step.
+// Requests of a ring that one step looks at. The limit keeps steps short even if a ring is long.
 constexpr std::uint32_t kSlotsToLookAt = 64;
 
-// How many sessions, queue pairs and shared receive queues one step may pass that do not concern the search.
+// How many sessions, queue pairs and shared receive queues one step may skip because they do not concern the search.
 constexpr std::uint32_t kPassedInStep = 64;
 
-// Marks in Search::whose.
+// Marks in Search::whose that distinguish a session from a queue pair.
 constexpr std::uint64_t kOfSession = std::uint64_t{1} << 32;
 constexpr std::uint64_t kOfQp = std::uint64_t{2} << 32;
 
@@ -26,7 +26,7 @@ void InUse::ask(const Question& question) {
         search.next_session = static_cast<std::uint32_t>(tables_.sessions().size());
     }
     if (question.window.valid()) {
-        search.next_srq = static_cast<std::uint32_t>(tables_.srqs().size());  // receives name none
+        search.next_srq = static_cast<std::uint32_t>(tables_.srqs().size());  // receives name no windows
     }
     if (idle()) {
         current_ = search;
@@ -38,7 +38,7 @@ void InUse::ask(const Question& question) {
 std::optional<InUse::Answer> InUse::turn() noexcept {
     std::optional<Answer> answer;
     if (const Looked looked = look_further(); looked != Looked::more) {
-        // The search skips binds in flight, since `binds` counts them.
+        // The search does not look at binds in flight, because turn_.binds counts them.
         const bool found = looked == Looked::found || turn_.binds.in_use(current_.what.window) ||
                            turn_.binds.in_use(current_.what.region);
         answer = Answer{std::exchange(current_.what.command, 0), found};
@@ -62,7 +62,7 @@ bool InUse::may_name_it(const WorkerSession& session) const noexcept {
 }
 
 InUse::Looked InUse::look_further() noexcept {
-    // Objects that do not concern the search cost little, so a step passes several.
+    // An object that does not concern the search costs little time, so a step skips several of them.
     for (std::uint32_t passed = 0; passed < kPassedInStep; ++passed) {
         if (current_.next_session < tables_.sessions().size()) {
             const WorkerSession* session = tables_.sessions().at(current_.next_session);
@@ -94,7 +94,8 @@ InUse::Looked InUse::look_further() noexcept {
     return Looked::more;
 }
 
-// True: a posted or announced request of the queue pair uses the key or address handle. `binds` counts binds.
+// True: a posted or announced request of the queue pair uses the lkey or address handle. Binds are not searched,
+// because turn_.binds counts them.
 bool InUse::has_in_flight(const WorkerQp& qp) const noexcept {
     if (current_.what.ah.valid()) {
         return qp.datagram() && qp.sends().entries().uses_ah(current_.what.ah);
@@ -106,8 +107,9 @@ bool InUse::has_in_flight(const WorkerQp& qp) const noexcept {
     return qp.sends().entries().uses_key(lkey) || qp.recvs().uses_key(lkey) || qp.flow().uses_key(lkey);
 }
 
-// True: the request names the wanted object by a handle. A request that names an object of another protection domain
-// will be refused, so it does not count: otherwise one process could keep another's object in use.
+// True: the request names the wanted object by a handle. A request whose queue pair has another protection domain does
+// not count, because the worker will refuse it. If it counted, one process could keep the object of another process in
+// use.
 bool InUse::names_it(const WorkRequest& request) const noexcept {
     if (request.opcode == Opcode::release || request.opcode == Opcode::srq_recv) {
         return false;
@@ -126,8 +128,9 @@ bool InUse::names_it(const WorkRequest& request) const noexcept {
     return qp->datagram() && request.ud.ah() == current_.what.ah;
 }
 
-// Searches a session's ring, or the requests that wait for a flow control: kSlotsToLookAt requests in a step, and only
-// slots that were there at the beginning. Requests that are taken meanwhile are found in the tables.
+// Searches a session's ring, or the requests that wait for a flow control. It looks at kSlotsToLookAt requests in a
+// step, and stops at the end of the ring as it was when the search of this ring began. Requests that are taken
+// meanwhile are found in the tables.
 template <class Slots>
 InUse::Looked InUse::look_through(std::uint64_t whose, const Slots& slots) noexcept {
     if (current_.whose != whose) {
@@ -151,7 +154,7 @@ InUse::Looked InUse::look_through(std::uint64_t whose, const Slots& slots) noexc
     return Looked::more;
 }
 
-// True: the request, or a continuation behind it, names the key.
+// True: the request, or one of its continuations, names the lkey.
 template <class Slots>
 bool InUse::names_key(const WorkRequest& request, const Slots& slots, std::size_t at) const noexcept {
     const std::uint32_t lkey = current_.what.lkey;

@@ -1,12 +1,12 @@
-// Whether something that the control thread wants to end is in use: a memory region's key, a memory window, an address
-// handle.
+// Searches for requests that use an object which the control thread wants to destroy: a memory region (by its lkey), a
+// memory window, or an address handle.
 //
 // Each step looks at a part of a ring, or at some queue pairs or shared receive queues. Requests move from rings to
-// tables and never back, so a search that looks at the rings first misses no request that was submitted before the
-// question. Searches take turns, and an attached process has one at a time: the length of one process's rings does not
-// decide how long another's search takes.
+// tables and never back. So a search that looks at the rings first finds every request that was submitted before the
+// search began. Searches take turns, and an attached process has only one search at a time. So a process with long
+// rings does not delay the searches of other processes.
 //
-// Thread safety: the worker's.
+// Thread safety: only the worker's thread uses it.
 #pragma once
 
 #include <cstddef>
@@ -26,24 +26,25 @@ public:
     InUse(const Turn& turn, const Tables& tables) : turn_(turn), tables_(tables) {}
 
     struct Question {
-        std::uint64_t command = 0;  ///< 0: none
+        std::uint64_t command = 0;  ///< 0: there is no question
         std::uint32_t device = 0;
         std::uint32_t pd = 0;
-        std::uint32_t client = 0;  ///< only sessions of this process can name it
+        std::uint32_t client = 0;  ///< only sessions of this process can name the object
         std::uint32_t lkey = 0;
-        MrHandle region{};        ///< the key's region, if windows may be bound to it
-        AhHandle ah{};            ///< valid: the search is for this address handle, not for a key
-        MwHandle window{};        ///< valid: the search is for this window, not for a key
-        bool skip_rings = false;  ///< requests still in a ring will be refused, so only posted ones count
+        MrHandle region{};        ///< the region with this lkey, if windows may be bound to the region
+        AhHandle ah{};            ///< valid: the search is for this address handle, not for an lkey
+        MwHandle window{};        ///< valid: the search is for this window, not for an lkey
+        bool skip_rings = false;  ///< does not search rings, because the worker will refuse the requests in them
     };
-    /// Throws std::bad_alloc.
+    /// Begins a search. Throws std::bad_alloc.
     void ask(const Question& question);
     [[nodiscard]] bool idle() const noexcept { return current_.what.command == 0; }
     struct Answer {
         std::uint64_t command = 0;
         bool found = false;
     };
-    /// Takes a step of one search, if there is any. Returns the search's answer once it is over.
+    /// Does a step of one search. Must be called only if not idle(). Returns the search's answer when the search is
+    /// complete.
     [[nodiscard]] std::optional<Answer> turn() noexcept;
 
 private:
@@ -53,7 +54,8 @@ private:
         std::uint32_t next_session = 0;
         std::uint32_t next_qp = 0;
         std::uint32_t next_srq = 0;
-        /// The search has come to `slot` of this session (by its id) or of this queue pair (by its handle).
+        /// The session (by its id) or queue pair (by its handle) whose ring the search looks at now. It goes on at
+        /// `slot`.
         std::uint64_t whose = 0;
         std::uint64_t slot = 0;
         std::uint64_t slots_end = 0;
@@ -74,7 +76,7 @@ private:
 
     const Turn& turn_;
     const Tables& tables_;
-    Search current_;  // whose turn it is
+    Search current_;  // the search that does the next step
     std::vector<Search> others_;
     std::size_t next_other_ = 0;
 };

@@ -11,11 +11,12 @@
 namespace pollcore {
 namespace {
 
-// At most this many completions are published to a session together (D7): the first of them waits for all.
+// At most this many completions are published to a session together, because the first completion waits for the last
+// (D7).
 constexpr std::uint32_t kPublishedAtOnce = 32;
 
-/// How many of `wanted` requests may be taken, whatever they are, so that each one's completion has a place (I3) and
-/// the chains have room.
+/// How many of `wanted` ordinary requests may be taken so that each completion has a slot (I3) and the chains have
+/// room.
 [[gnu::always_inline]] inline std::uint32_t room(const Turn& turn, WorkerSession& session,
                                                  std::uint32_t wanted) noexcept {
     const auto chain = static_cast<std::uint32_t>(std::min<std::size_t>(wanted, turn.chains.ordinary_room()));
@@ -25,21 +26,21 @@ constexpr std::uint32_t kPublishedAtOnce = 32;
     return session.closing() ? 0 : std::min(chain, session.completion_room(wanted));
 }
 
-// Requests of one queue pair often follow each other. The queue pair is looked up, and its books are kept, once for
-// such a run (D8).
+// Requests for one queue pair often follow each other. For such a run, the queue pair is looked up once, and its counts
+// are updated once (D8).
 struct SendRun {
-    static constexpr std::uint64_t kNone = ~std::uint64_t{0};  // no handle's bits
+    static constexpr std::uint64_t kNone = ~std::uint64_t{0};  // not the bits of any handle
 
     std::uint64_t handle = kNone;
     WorkerQp* qp = nullptr;
     Share* share = nullptr;
     std::uint32_t message_max = 0;
-    bool limited = false;     // its gate limits messages
-    std::uint32_t left = 0;   // requests that it may still take
-    std::uint32_t taken = 0;  // requests that are not in the books yet
+    bool limited = false;     // the queue pair's gate limits messages
+    std::uint32_t left = 0;   // requests that the run may still take
+    std::uint32_t taken = 0;  // requests that count() has not counted yet
     ibv_send_wr** end = nullptr;
 
-    /// False: no such queue pair, or the session has no part in it.
+    /// Begins a run. False: there is no such queue pair, or the session has no part in it.
     [[gnu::always_inline]] bool begin(const Turn& turn, std::uint32_t qps_mask, WorkerSession& session,
                                       RequestHead head) noexcept {
         handle = kNone;
@@ -53,20 +54,21 @@ struct SendRun {
                           : sends.budget_left(turn);
         limited = qp->gate().limited();
         if (limited) [[unlikely]] {
-            left = std::min(left, qp->gate().credit());  // writes and reads need no credit, but are not worth a count
+            // also limits writes and reads, which need no credit: counting them separately does not pay
+            left = std::min(left, qp->gate().credit());
             message_max = qp->gate().message_max();
         }
         handle = head.qp_bits();
         end = sends.chain_end();
         return true;
     }
-    /// Enters the taken requests into the books.
+    /// Adds the taken requests to the counts of the session and the queue.
     [[gnu::always_inline]] void count(WorkerSession& session) noexcept {
         session.take_sends(*share, taken);
         qp->sends().use_budget(taken);
         taken = 0;
     }
-    /// Like count(), and gives the queue pair its chain.
+    /// Ends the run: counts the taken requests, and gives the queue pair its chain.
     [[gnu::always_inline]] void settle(Turn& turn, WorkerSession& session) noexcept {
         if (handle == kNone || end == qp->sends().chain_end()) {
             return;
@@ -77,14 +79,15 @@ struct SendRun {
     }
 };
 
-// Like SendRun, for completions of one queue pair and one session (D8).
+// A run of completions of one queue pair and one session, whose counts are updated once (D8).
 struct EndRun {
     std::uint64_t handle = SendRun::kNone;
     WorkerQp* qp = nullptr;
     WorkerSession* session = nullptr;
-    std::uint32_t ended = 0;    // requests that are not in the books yet
-    std::uint32_t written = 0;  // completions in the session's ring, of any queue pair, that are not published yet
-    std::uint32_t most = 0;     // completions that have room there
+    std::uint32_t ended = 0;  // requests that settle() has not counted yet
+    // completions, of any queue pair, that are written to the session's ring and not published yet
+    std::uint32_t written = 0;
+    std::uint32_t most = 0;  // most completions that may be written before they are published
 
     [[gnu::always_inline]] void settle() noexcept {
         if (kAdmission && ended != 0) {
@@ -97,8 +100,8 @@ struct EndRun {
             session->publish_written(turn, written);
         }
     }
-    /// Ends the queue's first entry, which is ordinary. `expected`: how many may follow, counting this one. False: it
-    /// must go the general way.
+    /// Ends the first entry of the send queue, which is ordinary. `expected`: how many completions may follow,
+    /// including this one. False: the entry must go the general way.
     [[gnu::always_inline]] bool end(Turn& turn, WorkerCq& cq, InFlightTable& sends, std::uint32_t byte_len,
                                     std::uint32_t expected) noexcept {
         const InFlightEntry& entry = sends.front();
@@ -106,7 +109,7 @@ struct EndRun {
             if (!entry.session->complete_in_line(turn, qp->handle().index, byte_len)) {
                 return false;
             }
-            cq.forget(*entry.session);  // so that the next poll does not ask for the ring's line
+            cq.forget(*entry.session);  // so that the next poll does not prefetch a line of the completion ring
             (void)sends.pop();
             return true;
         }
@@ -127,7 +130,8 @@ struct EndRun {
         ++ended;
         return true;
     }
-    /// Ends the first `n` entries, which complete with the one behind them.
+    /// Ends the first `n` entries, which complete together with the entry behind them. False: an entry must go the
+    /// general way.
     [[gnu::always_inline]] bool end_covered(Turn& turn, WorkerCq& cq, InFlightTable& sends, std::uint32_t n) noexcept {
         if (n >= sends.size()) [[unlikely]] {
             return false;
@@ -146,7 +150,7 @@ struct EndRun {
 }  // namespace
 
 std::uint32_t take_ordinary(Turn& turn, std::uint32_t qps_mask, WorkerSession& session, std::uint32_t taken) noexcept {
-    // `taken` may exceed the burst, by the continuations of a request.
+    // `taken` may be more than the burst, because it includes the continuations of a request.
     const std::uint32_t most =
         room(turn, session, turn.options.submit_burst - std::min(taken, turn.options.submit_burst));
     ibv_send_wr* wr = turn.chains.send_wrs();
@@ -171,7 +175,7 @@ std::uint32_t take_ordinary(Turn& turn, std::uint32_t qps_mask, WorkerSession& s
             break;
         }
         const SharedWords request = front.words(at);
-        // Each word is read once, so the value that was checked is the one that is used (I7).
+        // Each word is read only once, so the checked value is the value that is used (I7).
         std::uint64_t addr = request[2];
         std::uint64_t length_and_lkey = request[3];
         const std::uint64_t rkey_and_sample = request[6];
@@ -201,7 +205,7 @@ std::uint32_t take_ordinary(Turn& turn, std::uint32_t qps_mask, WorkerSession& s
             length_and_lkey = length;
         }
 
-        // From here on the request is taken.
+        // Now the request is taken: nothing below can refuse it.
         if (takes_credit) {
             qp->gate().take(1);
         }
@@ -220,7 +224,7 @@ std::uint32_t take_ordinary(Turn& turn, std::uint32_t qps_mask, WorkerSession& s
         }
         bool signal = (head.flags() & kSignaled) != 0;
         if (!signal) {
-            run.count(session);  // with this one
+            run.count(session);  // so that must_signal() counts this request, too
             session.take_unsignaled();
             signal = sends.must_signal() || session.must_signal(*run.share);
             turn.counters.forced_signals.add(signal);
@@ -232,7 +236,8 @@ std::uint32_t take_ordinary(Turn& turn, std::uint32_t qps_mask, WorkerSession& s
         wr->num_sge = is_inline ? 1 : static_cast<int>(head.num_sge());
         wr->opcode = static_cast<ibv_wr_opcode>(head.opcode());
         wr->send_flags = (head.flags() & (kFence | kSolicited | kInline)) | (signal ? unsigned{IBV_SEND_SIGNALED} : 0u);
-        wr->imm_data = htonl(static_cast<std::uint32_t>(request[5]));  // read only for opcodes that have one
+        // the provider reads it only for opcodes with an immediate
+        wr->imm_data = htonl(static_cast<std::uint32_t>(request[5]));
         wr->wr.rdma.remote_addr = request[4];
         wr->wr.rdma.rkey = static_cast<std::uint32_t>(rkey_and_sample);
         words_of(*sge)[0] = addr;

@@ -1,11 +1,12 @@
-// The short way, for ordinary requests: with one SGE or none, or with a payload in the request's own line (D2), on a
-// connected queue pair with nothing particular about it, and completed by the device with success.
+// The short way, for ordinary requests. An ordinary request has at most one SGE, or an inline payload in its own line
+// (D2). Its queue pair is connected, and WorkerQp::ordinary() has the request's opcode. The device completes it with
+// success.
 //
-// Submitter and Router make the same decisions for all other requests. These loops only know when to stop: at the first
-// request or completion that is not ordinary, which then goes the general way. If a completion ends several requests,
-// those before the first one that is not ordinary have ended by then. Nothing is refused or failed here.
+// These loops stop at the first request or completion that is not ordinary. That one then goes the general way, through
+// Submitter or Router. If a completion ends several requests, and one of these is not ordinary, the requests before it
+// have ended when the loop stops. The loops here never refuse a request and never fail a queue pair.
 //
-// Thread safety: the worker's.
+// Thread safety: only the worker's thread uses it.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +20,13 @@ class Turn;
 class WorkerCq;
 class WorkerSession;
 
-/// Takes ordinary requests from the session's slots behind the first `taken`, up to one that is not ordinary. Returns
-/// how many there were.
+/// Skips the first `taken` slots of the session, and takes the requests behind them, up to the first that is not
+/// ordinary. Returns the number of taken requests.
 [[nodiscard]] std::uint32_t take_ordinary(Turn& turn, std::uint32_t qps_mask, WorkerSession& session,
                                           std::uint32_t taken) noexcept;
 
-/// Routes completions from the i-th on, up to the first that is not ordinary. Returns that one's number, or n.
+/// Routes the completions wcs[i] to wcs[n - 1], up to the first that is not ordinary. Returns the index of that one, or
+/// n.
 [[nodiscard]] std::uint32_t route_ordinary(Turn& turn, const Tables& tables, WorkerCq& cq, const ibv_wc* wcs,
                                            std::uint32_t i, std::uint32_t n) noexcept;
 

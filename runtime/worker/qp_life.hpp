@@ -1,4 +1,4 @@
-// The life of a queue pair, as a table.
+// The states of a queue pair's life and their transitions, as a table.
 //
 // Thread safety: pure.
 #pragma once
@@ -12,24 +12,25 @@
 namespace pollcore {
 
 enum class QpLife : std::uint8_t {
-    init,      ///< takes receives
-    ready,     ///< takes everything
-    failing,   ///< in error; end_life follows, in its part of the step
-    failed,    ///< in error: everything is completed by the device's flush, or by the runtime in its turn
-    draining,  ///< waits until nothing is in flight, or the deadline
-    emptying,  ///< waits until its CQs were seen empty
+    init,     ///< accepts receives
+    ready,    ///< accepts all requests
+    failing,  ///< in error; end_life() will run later in the step
+    /// in error, and end_life() has run
+    failed,
+    draining,  ///< waits until nothing is in flight, or until the deadline
+    emptying,  ///< waits until its CQs have been seen empty
     gone,      ///< belongs to the control thread
 };
 
 enum class QpEvent : std::uint8_t {
-    activate,  ///< RTS
-    fail,      ///< a bad completion, a fault of the flow control, a CQ that failed, a command
-    end_life,  ///< WorkerQp::end_life, in its part of the step
-    leave,     ///< a command: it is to be drained, or is destroyed, reset or lost with its device
-    drained,   ///< nothing is in flight, or it is not waited for any longer
-    emptied,   ///< its CQs have no completions of it any more
-    renew,     ///< it was reset: the next life begins
-    forget,    ///< it was destroyed
+    activate,  ///< the QP reached RTS
+    fail,      ///< a bad completion, a fault of the flow control, a failed CQ, or a command
+    end_life,  ///< WorkerQp::end_life() runs
+    leave,     ///< a command: the QP is to be drained, or was destroyed, reset or lost with its device
+    drained,   ///< nothing is in flight, or the worker waits no longer
+    emptied,   ///< its CQs hold no more of its completions
+    renew,     ///< the QP was reset: the next life begins
+    forget,    ///< the QP was destroyed
 };
 
 inline constexpr std::size_t kQpLives = 7;
@@ -37,7 +38,7 @@ inline constexpr std::size_t kQpEvents = 8;
 
 namespace qp_life_detail {
 
-inline constexpr QpLife kNone{0xff};  // nothing happens
+inline constexpr QpLife kNone{0xff};  // the event changes nothing
 using Row = std::array<QpLife, kQpEvents>;
 using enum QpLife;
 
@@ -61,11 +62,11 @@ inline constexpr std::array<Row, kQpLives> kTable{{
     const QpLife next = qp_life_detail::kTable[static_cast<std::size_t>(life)][static_cast<std::size_t>(event)];
     return next == qp_life_detail::kNone ? life : next;
 }
-/// Nothing is posted to it any more.
+/// True: no request of a session is posted to the queue pair any more.
 [[nodiscard]] constexpr bool in_error(QpLife life) noexcept {
     return life >= QpLife::failing;
 }
-/// The state that sessions see.
+/// The state that sessions see for `life`.
 [[nodiscard]] constexpr QpState state_of(QpLife life) noexcept {
     return life == QpLife::init    ? QpState::init
            : life == QpLife::ready ? QpState::ready

@@ -1,6 +1,6 @@
-// The queue pairs that take receives from a shared receive queue, by the number in a work completion.
+// The queue pairs that use a shared receive queue, by QP number. A work completion contains this number.
 //
-// Thread safety: the worker's alone.
+// Thread safety: only the worker's thread uses it.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@ namespace pollcore {
 
 class WorkerQp;
 
-/// Queue pairs by the number in a work completion: open addressing, at most half full. Only make_room() allocates.
-/// Invariant: no number twice. Providers use numbers again (H3), but a queue pair leaves the table only after its CQs
-/// were seen empty, and a new one comes only after that.
+/// A hash table with open addressing, at most half full. Only make_room() allocates. Invariant: each number is in the
+/// table at most once. Providers reuse numbers (H3). But a queue pair leaves the table only after its CQs were seen
+/// empty, and only after that a new queue pair with its number is added.
 class QpNumberTable {
 public:
     [[nodiscard]] WorkerQp* find(std::uint32_t qp_num) const noexcept {
@@ -25,7 +25,7 @@ public:
             }
         }
     }
-    /// Makes room for one more: the next add() then allocates nothing.
+    /// Makes room for one more queue pair, so that the next add() allocates nothing.
     void make_room() {
         if (2 * (size_ + 1) > places_.size()) {
             const OwnLines<Place> old = std::exchange(places_, OwnLines<Place>(2 * places_.size()));
@@ -49,7 +49,7 @@ public:
             }
             hole = next(hole);
         }
-        // Entries behind the hole move up, unless that would put one before its home.
+        // Entries behind the hole move up, except an entry that would get in front of its home place.
         for (std::size_t at = next(hole); places_[at].qp != nullptr; at = next(at)) {
             const std::size_t mask = places_.size() - 1;
             if (((at - home(places_[at].qp_num)) & mask) >= ((at - hole) & mask)) {
@@ -65,10 +65,10 @@ public:
 private:
     struct Place {
         std::uint32_t qp_num = 0;
-        WorkerQp* qp = nullptr;  // null: empty
+        WorkerQp* qp = nullptr;  // null: the place is empty
     };
 
-    // Providers number in sequence, mostly; the multiplication spreads those that do not.
+    // Most providers number queue pairs in sequence. The multiplication spreads other numbers.
     [[nodiscard]] std::size_t home(std::uint32_t qp_num) const noexcept {
         return (qp_num * 0x9E3779B1u >> 8) & (places_.size() - 1);
     }

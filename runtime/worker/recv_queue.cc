@@ -8,7 +8,7 @@
 
 namespace pollcore {
 
-// ---- In ----
+// ---- Posting ----
 
 bool RecvQueue::fill(Turn& turn, std::uint32_t& posted) noexcept {
     BufferPool& pool = *pool_.pool();
@@ -18,8 +18,8 @@ bool RecvQueue::fill(Turn& turn, std::uint32_t& posted) noexcept {
     if (ended_ || pool.session().broken()) {
         return false;
     }
-    // An entry whose completion never came keeps its place and those behind it, so the table may have less room than
-    // the taker's counts say.
+    // If the completion of an entry never came, the entry and all entries behind it keep their places. So the table may
+    // have less room than the taker's counts suggest.
     const std::uint32_t n = std::min({pool_.available(), table_.room(), kFillMax});
     pool_.count_taken(n);
     for (std::uint32_t i = 0; i < n; ++i) {
@@ -52,8 +52,8 @@ void RecvQueue::post(Turn& turn) noexcept {
         if (post_chain(next, bad) == 0) [[likely]] {
             break;
         }
-        // Receives before the bad one were posted. Those behind it are posted again, since they may be another
-        // session's.
+        // The receives before `bad` were posted. The receives behind `bad` are posted again, because they may belong to
+        // another session.
         bad = bad != nullptr ? bad : next;
         next = bad->next;
         refuse(turn, *bad);
@@ -64,8 +64,8 @@ void RecvQueue::post(Turn& turn) noexcept {
     }
 }
 
-// A refused receive was never in the queue, so its completion keeps to no order there. It comes at once, as an error of
-// the call would (D19).
+// A refused receive was never in the provider's queue, so its completion has no place in the queue's order. It is
+// delivered at once, like an error that a post returns (D19).
 [[gnu::cold]] void RecvQueue::refuse(Turn& turn, ibv_recv_wr& bad) noexcept {
     const auto place = static_cast<std::uint32_t>(bad.wr_id) & WrId::kPositionMask;
     const InFlightEntry entry = table_.at(place);
@@ -79,7 +79,8 @@ void RecvQueue::post(Turn& turn) noexcept {
         complete_by_runtime(turn, entry, Status::post_refused);
     } else {
         pool_.return_unused(static_cast<std::uint32_t>(entry.tag));
-        // If another receive is posted, the queue is filled again when that one is taken, else in the next step.
+        // If a receive of the pool is still posted, the queue is refilled when that receive completes. Otherwise the
+        // queue is refilled in the next step.
         if (pool_.posted() == 0) {
             refill(turn);
         }
@@ -87,7 +88,7 @@ void RecvQueue::post(Turn& turn) noexcept {
     complete_unposted(turn);
 }
 
-// ---- Out ----
+// ---- Completing ----
 
 void RecvQueue::complete_pooled(Turn& turn, std::uint32_t buffer, Completion& completion, Flow* flow,
                                 const ibv_wc* datagram) noexcept {
@@ -103,7 +104,7 @@ void RecvQueue::complete_pooled(Turn& turn, std::uint32_t buffer, Completion& co
     if (!is_message) [[unlikely]] {
         pool_.return_unused(buffer);
         if (pool_.low()) {
-            refill(turn);  // the queue goes on, or other queue pairs of a shared one do
+            refill(turn);  // a queue that has ended is not refilled; a shared queue goes on for its other queue pairs
         }
         return;
     }
@@ -118,7 +119,7 @@ void RecvQueue::complete_pooled(Turn& turn, std::uint32_t buffer, Completion& co
 
 [[gnu::noinline]] void RecvQueue::tell(Turn& turn, const Completion& completion, Flow& flow) noexcept {
     if (flow.watches_receives()) {
-        // The answer does not matter: the application posted this receive itself.
+        // The result does not matter, because the application posted this receive itself.
         (void)flow.received(turn, completion, false);
     }
 }
@@ -140,7 +141,7 @@ void RecvQueue::complete_unposted(Turn& turn) noexcept {
 
 void RecvQueue::buffer_released(Turn& turn) noexcept {
     if (ended_ && qp_ != nullptr) {
-        qp_->look_again(turn);  // telling the end may have waited for a buffer
+        qp_->look_again(turn);  // the final completion may have waited for a buffer
     } else {
         refill(turn);
     }
@@ -156,7 +157,8 @@ void RecvQueue::buffer_released(Turn& turn) noexcept {
     completion.qp = qp;
     completion.status = cause == Status::success ? Status::wr_flush_err : cause;
     completion.flags = kByRuntime;
-    (void)pool_.tell_end(turn, completion);  // else again when a buffer is released, or the last receive is back
+    // if it fails, it is tried again after a release of a buffer or a completed receive
+    (void)pool_.tell_end(turn, completion);
 }
 
 [[gnu::cold]] void RecvQueue::complete_leftovers(Turn& turn, Status status) noexcept {

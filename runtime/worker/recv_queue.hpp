@@ -1,8 +1,9 @@
-// A receive queue: a queue pair's own, or a shared one. Its receives come from sessions, or from a receive pool that
-// keeps it filled.
+// A receive queue: a queue pair's own, or a shared one. Sessions post its receives, or the worker keeps it filled with
+// buffers of a receive pool.
 //
-// Thread safety: made by the control thread, the worker's from the command that adds its queue pair or shared receive
-// queue until the answer to the one that forgets it.
+// Thread safety: the control thread makes the object. It belongs to the worker from the command that adds its queue
+// pair or shared receive queue until the worker has answered the command that forgets the queue pair or shared receive
+// queue.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ namespace pollcore {
 
 class Flow;
 
-/// Flow control is told of receives that the provider has taken.
+/// Interface by which a flow control learns of posted receives.
 class ReceiveWatcher {
 public:
     virtual void receives_posted(Turn& turn, std::uint32_t n) noexcept = 0;
@@ -38,16 +39,16 @@ public:
     struct Options {
         std::uint32_t depth = 0;
         std::uint32_t sges_max = 1;
-        std::uint32_t device = 0;  ///< device whose keys its receives name
+        std::uint32_t device = 0;  ///< device whose lkeys the receives name
         std::uint32_t pd = 0;      ///< the control thread's number of the protection domain
     };
-    /// A queue pair's.
+    /// Makes the receive queue of `qp`.
     RecvQueue(const Options& options, WorkerQp& qp)
         : table_(RecvTable::Order::as_posted, options.depth, options.sges_max),
           qp_(&qp),
           device_(options.device),
           pd_(options.pd) {}
-    /// A shared one, `srq`'s.
+    /// Makes the receive queue of `srq`.
     RecvQueue(const Options& options, SrqHandle srq)
         : id_base_(SrqWrId{srq, 0}.pack()),
           table_(RecvTable::Order::any, options.depth, options.sges_max),
@@ -55,13 +56,14 @@ public:
           device_(options.device),
           pd_(options.pd) {}
 
-    // ---- Wiring, before the worker has it ----
+    // ---- Setup, before the worker gets the queue ----
 
-    /// The provider's queue; null: it is gone.
+    /// The provider's queue; null: it does not exist any more.
     void set_provider(ibv_qp* qp) noexcept { verbs_qp_ = qp; }
     void set_provider(ibv_srq* srq) noexcept { verbs_srq_ = srq; }
     void set_watcher(ReceiveWatcher* watcher) noexcept { watcher_ = watcher; }
-    /// Keeps it filled from now on (PoolTaker::begin).
+    /// Arranges that the worker keeps the queue filled with buffers of `pool`. `share`: the further arguments of
+    /// PoolTaker::begin.
     template <class... Share>
     void fill_from(BufferPool& pool, Share... share) noexcept {
         pool_.begin(pool, share...);
@@ -71,13 +73,13 @@ public:
     /// How many of the pool's receives have completed with success in this life, modulo 2^32.
     [[nodiscard]] std::uint32_t messages() const noexcept { return messages_; }
 
-    // ---- Receives go in ----
+    // ---- Taking and posting receives ----
 
     [[nodiscard]] bool full() const noexcept { return table_.full(); }
-    /// Receives in flight, or waiting for their turn to complete.
+    /// Receives that have not completed, posted or not.
     [[nodiscard]] std::uint32_t size() const noexcept { return table_.size(); }
-    /// Takes a receive that its session has counted already. Not when full(); the chains must have room. `slots` has
-    /// the receive's continuations.
+    /// Takes a receive that the session has already counted as in flight. Must not be called when full(), and the
+    /// chains must have room. `slots` holds the receive at `slot`, and its continuations behind that.
     template <class Slots>
     [[gnu::always_inline]] void take(Turn& turn, WorkerSession& session, const WorkRequest& request, const Slots& slots,
                                      std::size_t slot) noexcept {
@@ -85,7 +87,7 @@ public:
         InFlightEntry& entry = table_.at(place);
         entry = entry_of(session, request, kSignaled, request.num_sge);
         if (ended_) [[unlikely]] {
-            // Some providers never flush a receive that is posted in ERR (H1), so it is not posted.
+            // Some providers never flush a receive that is posted in ERR (H1), so this receive is not posted.
             table_.leave_unposted(place, ended_status_);
             complete_unposted(turn);
             return;
@@ -97,26 +99,27 @@ public:
         chain(turn, place, sges);
         turn.counters.receives.add();
     }
-    /// Few receives are left: the queue is filled in this step, if it takes from a pool.
+    /// Called when few receives remain posted. If the queue has a pool, the worker fills the queue at the end of this
+    /// step.
     void refill(Turn& turn) noexcept {
         if (pool_.pool() != nullptr && !ended_) {
             turn.refills.add(*this);
         }
     }
-    static constexpr std::uint32_t kFillMax = 64;  ///< receives that one queue gets in one step (I10)
-    /// Chains receives for buffers of its pool, up to kFillMax; the chains must have room for so many. True: there may
-    /// be more.
+    static constexpr std::uint32_t kFillMax = 64;  ///< most receives that one queue gets in one step (I10)
+    /// Adds receives with buffers of the pool to the chain, at most kFillMax; the chains must have room for so many.
+    /// Adds their number to `posted`. True: call it again in the next step.
     [[nodiscard]] bool fill(Turn& turn, std::uint32_t& posted) noexcept;
-    /// Posts the chain. Receives that the provider refuses end.
+    /// Posts the chain. Ends the receives that the provider refuses.
     void post(Turn& turn) noexcept;
 
-    // ---- And come out ----
+    // ---- Completing receives ----
 
-    /// The receive in flight at a place that a work completion names; null: none.
+    /// The receive in flight at the place that a work completion names; null: no receive is there.
     [[nodiscard]] const InFlightEntry* find(std::uint32_t place) noexcept { return table_.find(place); }
-    /// The receive of `entry`, which find() gave, has completed as `completion` says, on the queue pair that
-    /// `completion` names. `flow`: that queue pair's WorkerQp::asked(). `datagram`: the work completion, if a datagram
-    /// was received.
+    /// Ends a receive, and delivers `completion`. `entry`: the receive, from find(place). `completion` names the queue
+    /// pair on which the receive has completed. `flow`: the WorkerQp::asked() of this queue pair. `datagram`: the work
+    /// completion, if a datagram was received; else null.
     [[gnu::always_inline]] void complete(Turn& turn, std::uint32_t place, const InFlightEntry& entry,
                                          Completion& completion, Flow* flow, const ibv_wc* datagram) noexcept {
         if (entry.kind == InFlightEntry::Kind::pooled) {
@@ -135,19 +138,20 @@ public:
         }
     }
 
-    // ---- Its end ----
+    // ---- The queue's end ----
 
-    /// From now on nothing is posted, and a receive that is taken ends with `status` when its turn comes.
+    /// From now on nothing is posted. A receive that is taken ends with `status`, after all receives before it have
+    /// completed.
     void end(Status status) noexcept {
         ended_ = true;
         ended_status_ = status;
     }
-    /// Tells the application, once in a life and after all receives of the queue pair in error are back, that no more
-    /// messages come to the pool's buffers.
+    /// For a queue pair in error with a pool: sends the application one final completion after all receives have come
+    /// back. It means that no more messages come. It is sent once in a life of the queue pair.
     void tell_end(Turn& turn, QpHandle qp, Status cause) noexcept;
-    /// No device touches the buffers any more: the remaining receives complete with `status`.
+    /// Completes the remaining receives with `status`. The device must not touch their buffers any more.
     void complete_leftovers(Turn& turn, Status status) noexcept;
-    /// A new life of its queue pair begins, under this handle.
+    /// A new life of the queue pair begins. Its new handle is `qp`.
     void begin_life(QpHandle qp) noexcept {
         qp_handle_ = qp;
         id_base_ = WrId{qp, true, 0}.pack();
@@ -160,7 +164,7 @@ public:
         pool_.dismiss();
     }
 
-    // ---- For a search of what is in use ----
+    // ---- For searches (in_use.hpp) ----
 
     [[nodiscard]] bool uses_key(std::uint32_t lkey) const noexcept { return table_.uses_key(lkey); }
     [[nodiscard]] std::uint32_t device() const noexcept { return device_; }
@@ -171,7 +175,7 @@ public:
     void buffer_released(Turn& turn) noexcept override;
 
     ChainLink<RecvQueue> link;
-    Due due;  ///< of Turn::refills
+    Due due;  ///< this queue's place in Turn::refills
 
 private:
     [[gnu::always_inline]] void chain(Turn& turn, std::uint32_t place, std::span<ibv_sge> sges) noexcept {
@@ -209,7 +213,8 @@ private:
         }
     }
     void complete_by_runtime(Turn& turn, const InFlightEntry& entry, Status status) noexcept;
-    /// Completes receives that the provider does not have, now that all before them have completed (I2).
+    /// Completes the receives at the front that the provider does not have: every receive before them has completed
+    /// (I2).
     void complete_unposted(Turn& turn) noexcept;
 
     ibv_qp* verbs_qp_ = nullptr;
@@ -224,7 +229,7 @@ private:
     RecvTable table_;
     PoolTaker pool_{*this};
     ReceiveWatcher* watcher_ = nullptr;
-    WorkerQp* qp_ = nullptr;  // the queue pair that it belongs to; null: it is a shared one
+    WorkerQp* qp_ = nullptr;  // the queue pair that owns this queue; null: a shared receive queue
     QpHandle qp_handle_;
     SrqHandle srq_;
     std::uint32_t device_ = 0;

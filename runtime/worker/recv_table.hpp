@@ -1,10 +1,10 @@
 // The receives that a receive queue has in flight.
 //
-// The device completes a queue pair's own receives in the order in which they were posted, and the runtime keeps to
-// that order for receives that it completes itself. Receives of a shared receive queue complete in any order (H4): a
-// completion frees its slot, wherever that stands (D20).
+// The device completes the receives of a queue pair's own receive queue in post order. The runtime keeps this order for
+// receives that it completes itself. Receives of a shared receive queue complete in any order (H4). Their entries are
+// in numbered slots, and a completion frees its slot (D20).
 //
-// Thread safety: the worker's alone.
+// Thread safety: only the worker's thread uses it.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@
 
 namespace pollcore {
 
-/// Receives in flight, by slot.
+/// Receives in flight, which complete in any order. Each has a numbered slot.
 class SlotTable {
 public:
     SlotTable() = default;
-    /// Room for `depth` entries; `sges_max` keys each.
+    /// Has room for `depth` entries with `sges_max` lkeys each.
     SlotTable(std::uint32_t depth, std::uint32_t sges_max)
         : more_keys_per_entry_(sges_max > 1 ? sges_max - 1 : 0),
           entries_(depth, InFlightEntry{.kind = InFlightEntry::Kind::done}),
@@ -41,7 +41,7 @@ public:
     }
     [[nodiscard]] InFlightEntry& at(std::uint32_t slot) noexcept { return entries_[slot]; }
 
-    /// A slot for an entry that the caller fills in; not when full.
+    /// Takes a free slot for an entry that the caller fills in. Must not be called when full().
     [[nodiscard]] std::uint32_t take() noexcept {
         const std::uint32_t slot = free_.back();
         free_.pop_back();
@@ -51,13 +51,13 @@ public:
         entries_[slot].end();
         free_.push_back(slot);
     }
-    /// The keys of the entry's SGEs after the first.
+    /// Stores the lkeys of the entry's SGEs, without the first SGE.
     void set_more_keys(std::uint32_t slot, std::span<const ibv_sge> more) noexcept {
         for (std::size_t i = 0; i < more.size() && i < more_keys_per_entry_; ++i) {
             more_keys_[std::size_t{slot} * more_keys_per_entry_ + i] = more[i].lkey;
         }
     }
-    /// True when an entry in flight uses this key.
+    /// True: an entry in flight uses this lkey.
     [[nodiscard]] bool uses_key(std::uint32_t lkey) const noexcept {
         for (std::uint32_t slot = 0; slot < depth(); ++slot) {
             const InFlightEntry& entry = entries_[slot];
@@ -80,17 +80,17 @@ private:
     std::uint32_t more_keys_per_entry_ = 0;
     OwnLines<InFlightEntry> entries_;
     OwnLines<std::uint32_t> more_keys_;
-    OwnLines<std::uint32_t> free_;  // a stack: the slot given back last is still in the cache
+    OwnLines<std::uint32_t> free_;  // a stack, because the slot given back last is most likely still in the cache
 };
 
-/// Receives in flight, in post order or in any order. A place is a position or a slot; a wr_id has its low
-/// WrId::kPositionBits.
+/// Receives in flight, which complete in post order or in any order. A place is a position of the InFlightTable or a
+/// slot of the SlotTable. A wr_id contains the low WrId::kPositionBits of a place.
 class RecvTable {
 public:
     enum class Order : std::uint8_t { as_posted, any };
 
     RecvTable() = default;
-    /// Room for `depth` entries; `sges_max` keys each.
+    /// Has room for `depth` entries with `sges_max` lkeys each.
     RecvTable(Order order, std::uint32_t depth, std::uint32_t sges_max) : any_(order == Order::any) {
         if (any_) {
             slots_ = SlotTable(depth, sges_max);
@@ -103,7 +103,7 @@ public:
     [[nodiscard]] std::uint32_t room() const noexcept { return any_ ? slots_.room() : positions_.room(); }
     [[nodiscard]] std::uint32_t size() const noexcept { return any_ ? slots_.size() : positions_.size(); }
 
-    /// A place for an entry that the caller fills in; not when full.
+    /// Adds an entry that the caller fills in, and returns its place. Must not be called when full().
     [[nodiscard]] std::uint32_t push() noexcept {
         if (any_) {
             return slots_.take();
@@ -114,11 +114,11 @@ public:
     [[nodiscard]] InFlightEntry& at(std::uint32_t place) noexcept {
         return any_ ? slots_.at(place) : positions_.at(full_position(place));
     }
-    /// Sets the keys of the SGEs after the first, for the entry that was pushed last.
+    /// Stores the lkeys of the SGEs, without the first SGE, for the entry that was pushed last. It is at `place`.
     void set_more_keys(std::uint32_t place, std::span<const ibv_sge> more) noexcept {
         any_ ? slots_.set_more_keys(place, more) : positions_.push_more_keys(more);
     }
-    /// The entry at a place that a work completion names; null: the provider has nothing there.
+    /// The entry at a place that a work completion names; null: the provider has no receive there.
     [[nodiscard]] [[gnu::always_inline]] InFlightEntry* find(std::uint32_t place) noexcept {
         if (any_) {
             return slots_.in_flight(place) ? &slots_.at(place) : nullptr;
@@ -150,15 +150,15 @@ public:
         positions_.erase(full_position(place));
         return true;
     }
-    /// The provider does not have the front entry.
+    /// True: the provider does not have the front entry.
     [[nodiscard]] bool has_unposted() const noexcept { return strays_ != 0 && !positions_.front().with_provider(); }
-    /// The provider will not get the newest entry, which is at `place`.
+    /// Marks the newest entry, which is at `place`, as never posted. It completes with status `why`.
     void leave_unposted(std::uint32_t place, Status why) noexcept {
         at(place).leave_unposted(why);
         ++strays_;
     }
-    /// Removes and returns the front if the provider does not have it, else returns null. The pointer holds until the
-    /// next push.
+    /// If the provider does not have the front entry, removes the entry and returns it; else returns null. The pointer
+    /// is valid until the next push().
     [[nodiscard]] const InFlightEntry* pop_unposted() noexcept {
         if (!has_unposted()) {
             return nullptr;

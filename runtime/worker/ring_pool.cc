@@ -15,7 +15,8 @@ void RingPool::begin(Turn& turn, WorkerQp& qp, Flow& flow, bool in_order) noexce
     if (session().broken()) [[unlikely]] {
         return 0;
     }
-    session().prefetch_completions();  // fetching the line from an application that watches it takes as long as a hop
+    // the application reads this cache line all the time, so fetching the line takes as long as a hop
+    session().prefetch_completions();
     std::uint32_t taken = 0;
     WriteRing::Record record;
     while (taken < turn.options.complete_burst && !ring_.full()) {
@@ -34,7 +35,7 @@ void RingPool::begin(Turn& turn, WorkerQp& qp, Flow& flow, bool in_order) noexce
         completion.byte_len = record.header.length;
         completion.imm_data = record.header.imm_data;
         completion.flags = record.header.with_imm ? kWithImm : 0;
-        hand_out(turn, record.place, completion);  // the application first
+        hand_out(turn, record.place, completion);  // the application gets the record before the counts are updated
         ring_.hand_out(record);
         ++taken;
     }
@@ -46,7 +47,7 @@ void RingPool::begin(Turn& turn, WorkerQp& qp, Flow& flow, bool in_order) noexce
     return taken;
 }
 
-// `completion` says what came.
+// Delivers `completion`, which describes the record.
 [[gnu::noinline]] void RingPool::hand_out(Turn& turn, std::uint32_t place, Completion& completion) noexcept {
     completion.tag = pool_tag(handle(), place);
     completion.flags |= kFromRecvQueue | kPooled;
@@ -55,10 +56,11 @@ void RingPool::begin(Turn& turn, WorkerQp& qp, Flow& flow, bool in_order) noexce
     counters().held.add();
 }
 
-// Everything that a queue pair in error had received is delivered. One completion says that no more comes.
+// The queue pair is in error, and all its messages have been delivered. Sends the final completion: no more messages
+// come.
 [[gnu::cold]] void RingPool::tell_end(Turn& turn) noexcept {
     if (!ring_.hold_end()) {
-        return;  // the application still has the last such completion
+        return;  // the application still has an earlier final completion
     }
     Completion completion;
     completion.qp = qp_->handle();
@@ -87,7 +89,7 @@ void RingPool::release(Turn& turn, std::span<const std::uint32_t> places) noexce
 void RingPool::leave(Turn& turn) noexcept {
     while (qp_ != nullptr && take_records(turn) != 0) {
     }
-    if (qp_ != nullptr) {  // no room for the final completion: it is dropped
+    if (qp_ != nullptr) {  // there was no room for the final completion, so it is dropped
         qp_ = nullptr;
         turn.rings.remove(*this);
     }

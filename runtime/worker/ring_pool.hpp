@@ -1,6 +1,6 @@
-// The worker's end of a write ring: one peer's messages, found by looking at memory.
+// A write ring, as the worker sees it: the messages of one peer, which the worker finds by looking at memory.
 //
-// Thread safety: as WorkerPool.
+// Thread safety: as for WorkerPool.
 #pragma once
 
 #include <cstddef>
@@ -25,9 +25,9 @@ public:
         std::uint64_t addr = 0;
         std::uint32_t rkey = 0;
         std::uint32_t lines = 0;     ///< a power of two
-        std::uint32_t held_max = 0;  ///< records that may be with the application
+        std::uint32_t held_max = 0;  ///< most records that may be with the application
         std::uint64_t secret = 0;
-        std::uint32_t position = 0;  ///< where the first record begins
+        std::uint32_t position = 0;  ///< position of the first record
     };
     RingPool(const Options& options, const Memory& memory)
         : WorkerPool(options),
@@ -39,32 +39,35 @@ public:
     [[nodiscard]] std::uint64_t addr() const noexcept { return addr_; }
     [[nodiscard]] std::uint32_t rkey() const noexcept { return rkey_; }
 
-    /// A new writer begins, the peer of `qp`. The worker looks at the ring from now on.
+    /// A new writer begins: the peer of `qp`. From now on the worker looks at the ring. `in_order`: the device writes
+    /// memory in order.
     void begin(Turn& turn, WorkerQp& qp, Flow& flow, bool in_order) noexcept;
-    /// Messages may come from the peer of `qp`, or their end has not been told.
+    /// True: messages may still come from the peer of `qp`, or the final completion was not sent yet.
     [[nodiscard]] bool serves(const WorkerQp& qp) const noexcept { return qp_ == &qp; }
-    /// The next record has begun to arrive.
+    /// True: the next record has begun to arrive.
     [[nodiscard]] [[gnu::always_inline]] bool begun() const noexcept { return ring_.begun(); }
-    /// Hands out the records that have come, and, in error, then the end. Returns how many records there were.
+    /// Hands out the records that have arrived, at most a burst. If the queue pair is in error and there was no record,
+    /// sends the final completion. Returns the number of records.
     std::uint32_t take_records(Turn& turn) noexcept;
-    /// The queue pair's life is over; the ring goes on with the next.
+    /// The life of the queue pair ends. The ring goes on with the next writer.
     void leave(Turn& turn) noexcept;
-    /// The writer knows that it may fill all positions before this one.
+    /// Called when the writer was told that it may fill all positions before `told`.
     void set_told(std::uint32_t told) noexcept { told_ = told; }
 
     void release(Turn& turn, std::span<const std::uint32_t> places) noexcept override;
     [[nodiscard]] std::vector<HeldBuffer> held() const override { return ring_.held(); }
     [[nodiscard]] std::uint32_t message_max() const noexcept override { return ring_.message_max(); }
 
-    Due due;  ///< of Turn::rings
+    Due due;  ///< this ring's place in Turn::rings
 
 private:
     void tell_end(Turn& turn) noexcept;
     void hand_out(Turn& turn, std::uint32_t place, Completion& completion) noexcept;
 
     WriteRing ring_;
-    WorkerQp* qp_ = nullptr;  // queue pair whose peer writes here; null: none, or its messages have ended
-    Flow* flow_ = nullptr;    // the flow control of qp_
+    // queue pair whose peer writes here; null: there is none, or its final completion was sent
+    WorkerQp* qp_ = nullptr;
+    Flow* flow_ = nullptr;  // the flow control of qp_
     std::uint32_t told_ = 0;
     std::uint64_t addr_;
     std::uint32_t rkey_;

@@ -11,8 +11,8 @@
 namespace pollcore {
 namespace {
 
-/// Takes the valid fields of a receive's work completion. Returns `wc` for a datagram, since it says where that came
-/// from, else null.
+/// Copies the valid fields of a receive's work completion. Returns `wc` for a datagram, because it contains the
+/// datagram's sender; else returns null.
 [[gnu::always_inline]] inline const ibv_wc* take_recv_fields(const WorkerQp* qp, const ibv_wc& wc,
                                                              Completion& completion) noexcept {
     completion.status = static_cast<Status>(wc.status);
@@ -41,8 +41,8 @@ namespace {
 }  // namespace
 
 void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
-    // Fetching the line from an application that watches it takes as long as a hop, so it begins before the first
-    // completion is looked at (D3).
+    // The application reads this cache line all the time, so fetching the line takes as long as a hop. The prefetch
+    // begins before the first completion is read (D3).
     if (cq.served() != nullptr) [[likely]] {
         cq.served()->prefetch_completions();
     }
@@ -57,8 +57,8 @@ void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
     }
 }
 
-// Sessions that want the time have wide completions, which are never ordinary. Other sessions' completions of these
-// queue pairs go the general way, too (D37).
+// Sessions that want the device's time have wide completions, which are never ordinary. On such a CQ, the completions
+// of other sessions go the general way, too (D37).
 [[gnu::noinline]] void Router::route_with_times(WorkerCq& cq, std::uint32_t n) noexcept {
     for (std::uint32_t i = 0; i < n; ++i) {
         turn_.set_device_time(device_times_[i]);
@@ -67,8 +67,8 @@ void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
     turn_.set_device_time(0);
 }
 
-// Like Submitter::prefetch_qps(), for the first `n` of wcs_. A completion of a shared receive queue names no queue
-// pair, which costs one line fetched in vain.
+// Prefetches the lines that the first `n` of wcs_ need, as Submitter::prefetch_qps() does for requests. The wr_id of a
+// shared receive names no queue pair, so for such a completion a line is prefetched in vain.
 [[gnu::noinline]] void Router::prefetch_entries(std::uint32_t n) noexcept {
     std::array<const WorkerQp*, kBurstMax> qps;
     for (std::uint32_t i = 0; i < n; ++i) {
@@ -90,11 +90,12 @@ void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
     const WrId id = WrId::unpack(wc.wr_id);
     WorkerQp* qp = tables_.find(id.qp);
     if (qp == nullptr) [[unlikely]] {
-        turn_.counters.stale_completions.add();  // its generation is gone, and its requests were completed then (H3)
+        // the generation of this queue pair has ended, and its requests were completed then (H3)
+        turn_.counters.stale_completions.add();
         return;
     }
     if (wc.status != IBV_WC_SUCCESS) [[unlikely]] {
-        // First, so that a session that sees the completion sees the error, too.
+        // fail() comes first, so that a session that sees the completion also sees the error.
         qp->fail(turn_, static_cast<Status>(wc.status));
     }
     if (id.recv) {
@@ -104,7 +105,7 @@ void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
     }
 }
 
-/// The session of this entry is likely the next completion's, too.
+/// The next completion is most likely for the session of this entry, too.
 [[gnu::always_inline]] inline void Router::serve(WorkerCq& cq, const InFlightEntry& entry) noexcept {
     if (entry.kind <= InFlightEntry::Kind::pooled && entry.signaled()) [[likely]] {
         cq.serve(entry.session);
@@ -155,12 +156,13 @@ void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
     WorkerQp* qp = srq->find(wc.qp_num);
     Completion completion;
     const ibv_wc* datagram = take_recv_fields(qp, wc, completion);
-    // A number that names no queue pair is a provider's mistake, but the receive has completed all the same (D20).
+    // If no queue pair has this number, the provider made an error, but the receive has completed nevertheless (D20).
     if (qp != nullptr) [[likely]] {
         completion.qp = qp->handle();
     }
     if (wc.status != IBV_WC_SUCCESS && qp != nullptr) [[unlikely]] {
-        qp->fail(turn_, static_cast<Status>(wc.status));  // as in route()
+        // before the completion, so that the session also sees the error
+        qp->fail(turn_, static_cast<Status>(wc.status));
     }
     srq->recvs().complete(turn_, id.slot, *entry, completion, qp != nullptr ? qp->asked() : nullptr, datagram);
 }

@@ -1,6 +1,6 @@
-// Routes work completions from a CQ to the sessions. A work completion finds its request by wr_id.
+// Routes work completions from CQs to sessions. The wr_id of a work completion names the request.
 //
-// Thread safety: the worker's.
+// Thread safety: only the worker's thread uses it.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,15 @@ public:
     Router(Turn& turn, const Tables& tables)
         : turn_(turn), tables_(tables), wcs_(turn.options.complete_burst), device_times_(turn.options.complete_burst) {}
 
-    /// Where a poll puts its completions: as many as a burst has.
+    /// Array into which a poll writes its completions. It has room for a burst.
     [[nodiscard]] ibv_wc* wcs() noexcept { return wcs_.data(); }
-    /// Where a poll puts the device's times, if the CQ has them.
+    /// Array into which a poll writes the device's times, if the CQ has them.
     [[nodiscard]] std::uint64_t* device_times() noexcept { return device_times_.data(); }
 
     /// Routes the first `n` of wcs().
     void route(WorkerCq& cq, std::uint32_t n) noexcept;
     void route_with_times(WorkerCq& cq, std::uint32_t n) noexcept;
-    /// Polling the CQ failed: it gives no more completions (D46).
+    /// Called when polling the CQ failed: the CQ gives no more completions (D46).
     void fail(WorkerCq& cq) noexcept;
 
 private:

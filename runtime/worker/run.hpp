@@ -1,4 +1,5 @@
-// The loop of a worker's thread: turns the worker, and climbs its ladder while there is nothing to do.
+// The loop of a worker's thread. It calls Worker::step(), and climbs the ladder of idle ways while there is nothing to
+// do.
 #pragma once
 
 #include <poll.h>
@@ -16,21 +17,21 @@
 
 namespace pollcore {
 
-/// What a thread can do while it waits: the host's ways, or a test's (D30).
+/// What a thread can do while it has nothing to do. Implemented by the host and by tests (D30).
 class IdleWays {
 public:
     virtual ~IdleWays() = default;
-    /// The core rests for about a microsecond. If there is only one source, the core rests until that is ready, for
-    /// some tens of microseconds at most (D34).
+    /// Lets the core rest for about a microsecond. If `only_source` is not null, lets the core rest until that ring has
+    /// a request, but for some tens of microseconds at most (D34).
     virtual void monitor(const RingConsumer<WorkRequest>* only_source) noexcept = 0;
     virtual void yield() noexcept = 0;
-    /// Waits until one of `fds` is readable or `deadline_ns` has come, for `most_ns` at most. The deadline is on the
-    /// steady clock, or on the devices' clock if they have one.
+    /// Waits until one of `fds` is readable, or until the time `deadline_ns`, but for `most_ns` at most. The time is on
+    /// the steady clock, or on the devices' clock if they have one.
     virtual void wait(std::span<pollfd> fds, std::uint64_t deadline_ns, std::uint64_t most_ns) noexcept = 0;
 };
 
-/// Called after Worker::fall_asleep() has returned true. Sleeps until there is a reason to wake up; on return the
-/// worker is awake. `Now` is the clock that the worker is stepped with.
+/// Called after Worker::fall_asleep() has returned true. Sleeps until there is a reason to wake up, or `stop` is set.
+/// On return the worker is awake. `now`: the clock of Worker::step().
 template <class Now>
 void sleep_until_woken(Worker& worker, const std::atomic<bool>& stop, IdleWays& ways, Now now) noexcept {
     std::array<pollfd, kDevicesMax + 2> fds{};
@@ -47,18 +48,18 @@ void sleep_until_woken(Worker& worker, const std::atomic<bool>& stop, IdleWays& 
         worker.end_wait(now());
         rung = fds[0].revents != 0 && drain_event(worker.bell());
         rung = (fds[1].revents != 0 && visitor_came(worker.visitors())) || rung;
-        // Relaxed: what the worker leaves behind is read after its thread was joined.
+        // Relaxed: other threads read the worker's data only after they have joined its thread.
     } while (!stop.load(std::memory_order_relaxed) && !worker.woken(rung, now()));
     worker.wake_up(now());
 }
 
-/// Turns the worker on this thread until `stop` is true. A thread that sets `stop` while the worker may sleep must
+/// Calls Worker::step() in this thread until `stop` is true. If the worker may sleep, a thread that sets `stop` must
 /// signal the worker's bell afterwards.
 template <class Now>
 void turn_worker(Worker& worker, const std::atomic<bool>& stop, const IdleLadder& ladder, IdleWays& ways, Now now,
                  double cycles_per_ns) noexcept {
-    // Reading the clock, the commands and `stop` costs more than a look for work, so a step of a spinning worker looks
-    // up to this often until it finds work (D17).
+    // Reading the clock, the command ring and `stop` costs more than a look for work. So a step of a spinning worker
+    // looks for work up to this many times (D17).
     constexpr std::uint32_t kLooks = 16;
     struct Rung {
         IdlePolicy policy;
@@ -109,8 +110,8 @@ void turn_worker(Worker& worker, const std::atomic<bool>& stop, const IdleLadder
             case IdlePolicy::monitor: ways.monitor(worker.only_source()); break;
             case IdlePolicy::yield: ways.yield(); break;
             case IdlePolicy::event:
-                // If the worker cannot sleep, there is work, or something goes on without an event. The ladder begins
-                // again in any case, as after work.
+                // If the worker cannot sleep, there is work, or some activity will end without an event. In all cases
+                // the ladder begins again, as after work.
                 slept = worker.fall_asleep(time);
                 if (slept) {
                     sleep_until_woken(worker, stop, ways, now);

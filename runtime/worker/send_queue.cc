@@ -22,7 +22,7 @@ namespace {
         wr->send_flags &= ~unsigned{IBV_SEND_SIGNALED};
         has_covered_ = true;
         InFlightEntry& entry = entries_.at(WrId::unpack(wr->wr_id).position);
-        if (entry.signaled()) {  // else the signal was the worker's own
+        if (entry.signaled()) {  // if it is not signaled, the worker had added the signal
             entry.cover(brings_bytes(entry.opcode) ? length_of(*wr) : 0);
         }
     }
@@ -38,7 +38,7 @@ namespace {
     entries_.erase(position);
     for (ibv_send_wr* wr = bad.next; wr != nullptr; wr = wr->next) {
         WrId id = WrId::unpack(wr->wr_id);
-        --id.position;  // pack() cuts off the upper bits
+        --id.position;  // pack() drops the upper bits, so an underflow does no harm
         wr->wr_id = id.pack();
     }
     turn.counters.post_failures.add();

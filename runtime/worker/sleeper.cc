@@ -10,10 +10,10 @@
 namespace pollcore {
 namespace {
 
-// Acknowledging takes a mutex of the provider, so this many events are acknowledged at once.
+// Acknowledging locks a mutex, so this many events are acknowledged at once.
 constexpr std::uint32_t kEventsPerAck = 64;
 
-// Events that are taken from one channel at a time (I10).
+// Most events that one look takes from a channel (I10).
 constexpr std::uint32_t kEventsPerLook = 64;
 
 }  // namespace
@@ -32,7 +32,7 @@ WorkerCq* Sleeper::find(const ibv_cq& cq) const noexcept {
 }
 
 bool Sleeper::arm() noexcept {
-    (void)take_events();  // events of CQs that were armed before
+    (void)take_events();  // takes the events of CQs that were armed before, so that these CQs are armed again
     for (WorkerCq* cq : tables_.polled_cqs()) {
         if (cq->failed() || cq->armed()) {
             continue;
@@ -56,7 +56,8 @@ std::uint32_t Sleeper::take_events() noexcept {
             turn_.counters.cq_events.add();
             WorkerCq* const cq = find(*verbs_cq);
             if (cq == nullptr) {
-                channel.acknowledge(*verbs_cq, 1);  // the CQ was removed, and its destruction waits for this
+                // the CQ was removed, and ibv_destroy_cq() waits until its events are acknowledged
+                channel.acknowledge(*verbs_cq, 1);
                 turn_.counters.cq_event_acks.add();
                 continue;
             }
@@ -65,8 +66,8 @@ std::uint32_t Sleeper::take_events() noexcept {
             }
         }
         if (result != 0 && result != EAGAIN) [[unlikely]] {
-            // The channel's device is lost, or the error is an unknown one: the CQs on it raise no more events, and the
-            // worker cannot sleep for them.
+            // The channel's device is lost, or the error is unknown. The CQs of this channel raise no more events, so
+            // the worker stays awake as long as it polls one of them.
             for (WorkerCq* cq : tables_.polled_cqs()) {
                 if (cq->options().channel == &channel) {
                     acknowledge(*cq);
@@ -75,7 +76,7 @@ std::uint32_t Sleeper::take_events() noexcept {
             }
             channels_.erase(channels_.begin() + static_cast<std::ptrdiff_t>(i));
             turn_.counters.failed_channels.add();
-            ++taken;  // the worker must not sleep for CQs that raise no more events
+            ++taken;  // counts as an event, so that the worker does not fall asleep now
             continue;
         }
         ++i;

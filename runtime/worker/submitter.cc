@@ -10,8 +10,9 @@
 
 namespace pollcore {
 
-// With many queue pairs a burst would wait for each one's lines in turn, so this asks for all of them at once (D12).
-// Nothing else relies on the words read here, since the application may change them.
+// With many queue pairs, a burst would wait for the cache lines of one queue pair after the other. So this function
+// prefetches all these lines first (D12). The words read here serve only for the prefetch, because the application may
+// still change them.
 [[gnu::noinline]] void Submitter::prefetch_qps(const WorkerSession& session) const noexcept {
     std::array<const WorkerQp*, kBurstMax> qps;
     const auto front = session.submissions().front();
@@ -31,7 +32,8 @@ namespace pollcore {
             WorkerQp::prefetch_provider_lines(qp);
         }
     }
-    // First the provider's doorbell records, which say where it will write. The next loop asks for those places.
+    // Prefetches the provider's doorbell records, which show where the provider will write. The last loop prefetches
+    // that memory.
     for (std::uint32_t i = 0; i < n; ++i) {
         if (qps[i] == nullptr) {
             continue;
@@ -64,8 +66,8 @@ std::uint32_t Submitter::submit(WorkerSession& session) noexcept {
         }
         const WorkRequest request = session.submissions().copy(slots_taken);
         const std::uint32_t slots = slots_of(request);
-        // A session publishes a request and its continuations at once. A request without all its continuations waits
-        // here, which costs nobody but that session.
+        // A session publishes a request together with its continuations. A request without all its continuations waits
+        // here, which delays only this session.
         if (slots > 1 &&
             (slots > session.submissions().capacity() || !session.submissions().ready(slots_taken + slots - 1))) {
             if (slots > session.submissions().capacity()) {
@@ -91,7 +93,8 @@ std::uint32_t Submitter::submit(WorkerSession& session) noexcept {
     return requests;
 }
 
-// True: there is room for one completion beside all that are owed already. Only a session that miscounts has none.
+// True: the completion ring has room for one more completion than the requests in flight need. Only a session that
+// counts wrongly has no room; it is broken off.
 [[gnu::always_inline]] inline bool Submitter::has_room(WorkerSession& session) noexcept {
     if (session.completion_room(1) == 0) [[unlikely]] {
         session.break_off(turn_);
@@ -176,11 +179,11 @@ std::uint32_t Submitter::submit(WorkerSession& session) noexcept {
     return Take::taken;
 }
 
-/// Takes a request that concerns no queue pair.
+/// Takes a request that names no queue pair.
 [[gnu::noinline]] Submitter::Take Submitter::take_other(WorkerSession& session, const WorkRequest& request,
                                                         std::size_t slot) noexcept {
     if (request.opcode == Opcode::release) {
-        take_release(session, request);  // makes no completion
+        take_release(session, request);  // a release has no completion
         return Take::taken;
     }
     if (!has_room(session)) {

@@ -1,8 +1,9 @@
-// Moves requests from a session's ring to chains, one per queue and burst.
+// Moves requests from a session's ring to the chains: one chain for each queue in a burst.
 //
-// The worker repeats the session's admission on its own figures, since a client's library is not trusted.
+// The worker repeats the session's admission checks with its own counts, because it does not trust the library in a
+// client process.
 //
-// Thread safety: the worker's.
+// Thread safety: only the worker's thread uses it.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +21,7 @@ class Submitter {
 public:
     Submitter(Turn& turn, const Tables& tables) : turn_(turn), tables_(tables) {}
 
-    /// Takes the requests in the session's ring, up to a burst (D14). Returns how many there were.
+    /// Takes the requests in the session's ring, at most a burst (D14). Returns the number of requests.
     std::uint32_t submit(WorkerSession& session) noexcept;
 
 private:

@@ -1,7 +1,7 @@
-// The objects that a worker works on, by index and handle.
+// The objects that a worker works on. They are found by index or handle.
 //
-// Thread safety: the worker's alone. The control thread makes the objects. Each is the worker's from the command that
-// adds it until the answer to the command that removes it.
+// Thread safety: only the worker's thread uses the tables. The control thread makes the objects. An object belongs to
+// the worker from the command that adds it until the worker has answered the command that removes it.
 #pragma once
 
 #include <algorithm>
@@ -22,12 +22,12 @@
 
 namespace pollcore {
 
-/// An address handle, as the worker looks it up (D40). It belongs to the control thread, and does not change while it
-/// stands in the table.
+/// The worker's table entry for an address handle (D40). It belongs to the control thread, and does not change while it
+/// is in the table.
 struct WorkerAh {
     AhHandle handle;
     std::uint32_t pd = 0;      ///< the control thread's number of the protection domain
-    std::uint32_t client = 0;  ///< process that the protection domain belongs to (ClientShare::id)
+    std::uint32_t client = 0;  ///< the process that owns the protection domain (ClientShare::id)
     ibv_ah* ah = nullptr;
 };
 
@@ -52,7 +52,8 @@ public:
     [[nodiscard]] T* const* data() const noexcept { return places_.data(); }
     [[nodiscard]] std::span<T* const> all() const noexcept { return places_; }
     [[nodiscard]] std::size_t size() const noexcept { return places_.size(); }
-    /// The next object at or behind `from`, which moves past it; null: there is none.
+    /// The first object at index `from` or later. Sets `from` to the index behind the object. Null: there is no such
+    /// object.
     [[nodiscard]] T* next(std::uint32_t& from) const noexcept {
         while (from < places_.size()) {
             if (T* object = places_[from++]; object != nullptr) {
@@ -79,22 +80,22 @@ public:
     [[nodiscard]] const Table<WorkerQp>& qps() const noexcept { return qps_; }
     [[nodiscard]] const Table<WorkerSrq>& srqs() const noexcept { return srqs_; }
     [[nodiscard]] const Table<WorkerPool>& pools() const noexcept { return pools_; }
-    /// In the order in which the worker looks at them.
+    /// All sessions, in the order in which the worker looks at them.
     [[nodiscard]] const OwnLines<WorkerSession*>& polled_sessions() const noexcept { return polled_sessions_; }
     [[nodiscard]] const OwnLines<WorkerCq*>& polled_cqs() const noexcept { return polled_cqs_; }
 
     [[nodiscard]] std::uint32_t qps_mask() const noexcept { return qps_mask_; }
     [[nodiscard]] std::size_t qps_used() const noexcept { return qps_used_; }
-    /// There are so many queue pairs that a burst asks for all their lines at once (D12).
+    /// True: there are so many queue pairs that a burst prefetches the lines of all its queue pairs first (D12).
     [[nodiscard]] bool many_qps() const noexcept { return qps_used_ > kFewQps || qps_with_lines_ > kFewQpsWithLines; }
-    /// For some queue pairs it is known where their provider posts.
+    /// True: for some queue pairs, the memory to which the provider posts is known.
     [[nodiscard]] bool provider_lines() const noexcept { return qps_with_lines_ != 0; }
-    /// Receive queues, of queue pairs and shared ones.
+    /// The number of receive queues. Each queue pair counts as one, and each shared receive queue as one.
     [[nodiscard]] std::size_t recv_queues() const noexcept { return qps_used_ + srqs_used_; }
 
-    // ---- Lookups by the name in a request or a completion; null: it is not there ----
+    // ---- Lookups by the handle in a request or completion; null: no such object ----
 
-    /// The queue pair at the place of this index, whatever its handle.
+    /// The queue pair at this index. Its handle may have another generation.
     [[nodiscard]] WorkerQp* qp_at(std::uint32_t index) const noexcept { return qps_.data()[index & qps_mask_]; }
     [[nodiscard]] WorkerQp* find(QpHandle handle) const noexcept {
         WorkerQp* qp = qp_at(handle.index);
@@ -108,13 +109,13 @@ public:
         WorkerPool* pool = pools_.find(handle.index);
         return pool != nullptr && pool->handle() == handle ? pool : nullptr;
     }
-    /// Null, too, for an address handle of another protection domain, hence of another device.
+    /// Also returns null for an address handle of another protection domain, and so of another device.
     [[nodiscard]] [[gnu::noinline]] ibv_ah* find(AhHandle handle, std::uint32_t pd) const noexcept {
         const WorkerAh* ah = ahs_.find(handle.index);
         return ah != nullptr && ah->handle == handle && ah->pd == pd ? ah->ah : nullptr;
     }
 
-    // ---- Adding and removing. A function that throws std::bad_alloc has changed nothing ----
+    // ---- Adding and removing. Before a function throws std::bad_alloc, it changes nothing ----
 
     void add(WorkerSession& session, std::uint32_t index) {
         sessions_.make_room(index);
@@ -159,8 +160,8 @@ public:
     void remove(const WorkerAh& ah) noexcept { ahs_.set(ah.handle.index, nullptr); }
 
 private:
-    // Up to this many queue pairs a prefetch costs more than it wins, as measured (D12). With the provider's lines
-    // there is more to win.
+    // Measured: with at most this many queue pairs a prefetch costs more than it saves (D12). It saves more if the
+    // provider's lines are known.
     static constexpr std::size_t kFewQps = 256;
     static constexpr std::size_t kFewQpsWithLines = 48;
 

@@ -1,7 +1,7 @@
-// What a worker lends to everything that it works on: the step's number and time, its counters, the chains of the
-// burst, its messages to the control thread, and the lists of what is due.
+// Data that a worker shares with all objects that it works on: the number and time of the step, the worker's counters,
+// the chains of the burst, the messages to the control thread, and the lists of objects that have something due.
 //
-// Thread safety: the worker's thread's; counters are read by others, too.
+// Thread safety: only the worker's thread uses it, but other threads read the counters.
 #pragma once
 
 #include <algorithm>
@@ -26,15 +26,16 @@ struct WorkerOptions {
     std::uint32_t complete_burst = kBurstDefault;
     std::uint32_t qp_burst = kBurstDefault;
     std::uint32_t qps_max = kQpsDefault;
-    /// eventfd of the thread that turns the worker, where that one may sleep; -1: it never does. Must outlive the
-    /// worker.
+    /// eventfd that wakes the worker's thread; -1: the thread never sleeps. Must outlive the worker.
     int bell = -1;
-    int visitors = -1;  ///< an epoll of the eventfds by which sessions of other processes wake it; -1: there are none
-    bool solicited_only = false;  ///< only solicited completions wake it
-    /// Clock for requests whose latency is followed, read once in a step; null: the step's own time is used.
+    /// epoll descriptor of the eventfds by which sessions of other processes wake the worker; -1: there are none
+    int visitors = -1;
+    bool solicited_only = false;  ///< only solicited completions wake the worker
+    /// Clock for requests whose latency is measured. It is read at most once in a step. Null: the time of the step is
+    /// used.
     std::uint64_t (*clock)() noexcept = nullptr;
-    /// How often a peer is written to while requests wait for its credit, which finds a peer that has vanished; 0:
-    /// never.
+    /// While requests wait for credit, the flow control writes to the peer once in this many cycles, to find out
+    /// whether the peer still exists; 0: never.
     std::uint64_t probe_cycles = 0;
 };
 
@@ -44,7 +45,7 @@ public:
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
 
-    /// A step begins, at `time`.
+    /// Begins a step. `time`: now.
     void begin(std::uint64_t time) noexcept {
         if (time != now_) {
             if (number_ != 0) [[likely]] {
@@ -54,14 +55,15 @@ public:
         }
     }
     void end() noexcept { ++number_; }
-    /// The time between two steps belongs to none of them.
+    /// Called after a pause between two steps, so that the pause does not count as part of a step.
     void resume(std::uint64_t time) noexcept { now_ = time; }
 
-    /// Time of this step, in cycles of the clock that deadlines are in.
+    /// Time of this step, in cycles on the clock of the deadlines.
     [[nodiscard]] std::uint64_t now() const noexcept { return now_; }
     [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
 
-    /// The time for requests that are followed. Read once in a step, since the requests of a burst are not told apart.
+    /// The time for requests whose latency is measured. It is read once in a step, so all requests of a burst have the
+    /// same time.
     [[nodiscard]] std::uint32_t sample_clock() noexcept {
         if (sample_step_ != number_ + 1) {
             sample_step_ = number_ + 1;
@@ -70,22 +72,23 @@ public:
         return sample_now_;
     }
 
-    /// The device's time of the completion that is being routed; 0: none is being routed, or it has no time.
+    /// The device's time of the completion that is being routed; 0: no completion is being routed, or the completion
+    /// has no time.
     [[nodiscard]] std::uint64_t device_time() const noexcept { return device_time_; }
     void set_device_time(std::uint64_t time) noexcept { device_time_ = time; }
 
-    /// Reads of announced messages are under way. Their completions are not solicited.
+    /// True: reads of announced messages are in flight. Their completions are not solicited.
     [[nodiscard]] bool reading() const noexcept { return reads_ != 0; }
     void begin_read() noexcept { ++reads_; }
     void end_read() noexcept { --reads_; }
 
-    /// Completions were written to a session whose application may sleep. Called for a session no more than once until
-    /// WorkerSession::wake_told().
+    /// Notes a session to which completions were written and whose application may sleep. After a call for a session,
+    /// the next one must come after WorkerSession::wake_told().
     void tell(WorkerSession& session) noexcept { told_.push_back(&session); }
     [[nodiscard]] const std::vector<WorkerSession*>& told() const noexcept { return told_; }
     void forget_told() noexcept { told_.clear(); }
     void forget_told(const WorkerSession& session) noexcept { std::erase(told_, &session); }
-    /// Throws std::bad_alloc.
+    /// Makes room for notes of `sessions` sessions. Throws std::bad_alloc.
     void make_room_to_tell(std::size_t sessions) { told_.reserve(sessions); }
 
     const WorkerOptions options;
@@ -93,16 +96,17 @@ public:
     WorkerAnswers answers;
     Chains chains;
     Binds binds;
-    // What is due, in the order of the step.
-    DueList<RecvQueue> refills;  ///< few of their receives from a pool are left
-    DueList<Flow> flows;         ///< a change can only be seen in memory, or something has to be written to the peer
-    DueList<WorkerQp> lives;     ///< in error with something to do, or leaving service
-    DueList<RingPool> rings;     ///< messages may come to them; each look of a step looks at them
+    // Objects that have something due.
+    DueList<RecvQueue> refills;  ///< receive queues with few remaining receives from a pool
+    DueList<Flow> flows;  ///< flow controls that must look at memory that the peer writes, or must write to the peer
+    /// queue pairs that have something to do because of an error, or that are being taken out of service
+    DueList<WorkerQp> lives;
+    DueList<RingPool> rings;  ///< write rings to which messages may come; each look for work looks at them
 
 private:
     std::uint64_t now_ = 0;
     std::uint64_t number_ = 0;
-    std::uint64_t sample_step_ = 0;  // one more than the number of the step in which sample_now_ was read
+    std::uint64_t sample_step_ = 0;  // number, plus one, of the step in which sample_now_ was read
     std::uint32_t sample_now_ = 0;
     std::uint32_t reads_ = 0;
     std::uint64_t device_time_ = 0;

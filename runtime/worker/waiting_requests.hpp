@@ -1,8 +1,8 @@
-// Requests that wait for their flow control, in the order they were taken from their sessions.
+// Requests that wait until the flow control lets them go, in the order in which they were taken from the sessions.
 //
-// Bounded by admission: a waiting request counts as in flight, so there are never more than the send queue has places.
+// A waiting request counts as in flight. So admission never lets more requests wait than the send queue has places.
 //
-// Thread safety: the worker's alone.
+// Thread safety: only the worker's thread uses it.
 #pragma once
 
 #include <bit>
@@ -19,18 +19,18 @@ class WorkerSession;
 class WaitingRequests {
 public:
     WaitingRequests() = default;
-    /// Room for `requests`, of up to `slots_each` lines.
+    /// Has room for `requests` requests of up to `slots_each` lines each.
     WaitingRequests(std::uint32_t requests, std::uint32_t slots_each)
         : mask_(std::bit_ceil(requests * slots_each) - 1), lines_(mask_ + 1), sessions_(mask_ + 1) {}
 
     [[nodiscard]] bool empty() const noexcept { return head_ == tail_; }
-    // The next three functions are like those of RingConsumer.
+    // The next three functions have the meaning that they have in RingConsumer.
     [[nodiscard]] std::uint64_t released() const noexcept { return head_; }
     [[nodiscard]] std::size_t capacity() const noexcept { return lines_.size(); }
     [[nodiscard]] bool ready(std::size_t i) const noexcept { return i < tail_ - head_; }
 
-    /// Adds a request, as it was checked, and its continuations, which stand in `from` behind `slot`. The request in
-    /// `slot` itself may have changed since the check, so it is not read again.
+    /// Adds `request` and its continuations, which are in `from` behind `slot`. `request` is the checked copy: the
+    /// application may have changed the request at `slot` after the check, so that one is not read again.
     template <class Slots>
     void push(WorkerSession& session, const WorkRequest& request, const Slots& from, std::size_t slot) noexcept {
         const std::uint32_t slots = slots_of(request);
@@ -41,7 +41,7 @@ public:
         }
     }
     [[nodiscard]] WorkerSession& front_session() const noexcept { return *sessions_[head_ & mask_]; }
-    /// The i-th line from the front on.
+    /// The i-th line, counted from the front.
     [[nodiscard]] WorkRequest copy(std::size_t i) const noexcept { return lines_[(head_ + i) & mask_]; }
     void pop(std::uint32_t slots) noexcept { head_ += slots; }
 

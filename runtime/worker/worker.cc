@@ -1,4 +1,4 @@
-// The loop body of a worker, and how it falls asleep.
+// The loop body of a worker, and the functions by which it falls asleep and wakes up.
 #include "worker/worker.hpp"
 
 #include <algorithm>
@@ -48,8 +48,8 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     return work;
 }
 
-// A look that finds nothing runs only the next three functions. The shorter such a look is, the sooner a request is
-// seen.
+// A look that finds nothing runs only the next three functions. The shorter these are, the sooner the worker sees a
+// request.
 
 [[gnu::always_inline]] inline std::uint32_t Worker::take_submissions(bool looks_again) noexcept {
     std::uint32_t work = 0;
@@ -72,8 +72,8 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
         first_session_ = first + 1;
         turn_.chains.ring(turn_);
     } else if (rests) [[unlikely]] {
-        // Waits for the stores of the answers before anything else is fetched (D16): once for all sessions, and not
-        // while others have requests.
+        // Waits until the answers have left the store buffer, before anything else is fetched (D16). This is done once
+        // for all sessions, and not while another session has requests.
         settle_stores();
     }
     return work;
@@ -110,7 +110,7 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     return work;
 }
 
-/// take_completions() for a caller that need not be fast.
+/// take_completions(), not inlined, for callers that need not be fast.
 [[gnu::noinline]] std::uint32_t Worker::look_at_cqs() noexcept {
     return take_completions();
 }
@@ -120,7 +120,7 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
                   false);
 }
 
-// Not inlined: the registers that it needs would make the look by ibv_poll_cq longer.
+// Not inlined, because the registers that it needs would slow down a look with ibv_poll_cq.
 [[gnu::noinline]] std::uint32_t Worker::poll_extended(WorkerCq& cq) noexcept {
     if (cq.options().device_time) [[unlikely]] {
         return poll_with_times(cq);
@@ -156,10 +156,10 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     return taken;
 }
 
-// ---- What is due ----
+// ---- Objects that have something due ----
 
-// A queue that has few receives left is filled with several at once, with one doorbell. This comes at the end of a
-// step, so that everything that was released and received in the step counts.
+// A queue with few remaining receives is filled with several receives at once, with one doorbell. This is done at the
+// end of a step, so that it counts all buffers that were released and all receives that were used in the step.
 [[gnu::noinline]] std::uint32_t Worker::refill() noexcept {
     std::uint32_t posted = 0;
     turn_.refills.turn([&](RecvQueue& queue) {
@@ -181,7 +181,8 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     return work;
 }
 
-/// The part of a step in which queue pairs end: nothing is half taken or half completed here, and nothing is chained.
+/// The part of a step in which queue pairs end. At this point no request is half taken, no completion is half handled,
+/// and all chains are empty.
 [[gnu::noinline]] std::uint32_t Worker::turn_lives() noexcept {
     std::uint32_t ended = 0;
     turn_.lives.turn([&](WorkerQp& qp) {
@@ -196,7 +197,7 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
             tables_.remove_qp(index);
         }
         turn_.answers.answer(left->command, left->kind,
-                             index);  // a forgotten QP is the control thread's from here on
+                             index);  // after this answer, a forgotten QP belongs to the control thread
         return DueList<WorkerQp>::Then::gone;
     });
     return ended;
@@ -224,10 +225,10 @@ bool Worker::fall_asleep(std::uint64_t now) noexcept {
     return false;
 }
 
-// True: nothing is under way that goes on without an event.
+// True: no activity is under way that would end without an event.
 bool Worker::at_rest() const noexcept {
     if (turn_.options.solicited_only && turn_.reading()) {
-        return false;  // a read's completion is not solicited, but its message may be
+        return false;  // the completion of a read raises no solicited event, although its message may be solicited
     }
     return turn_.lives.empty() && closing_.empty() && in_use_.idle() && !turn_.answers.behind() &&
            turn_.refills.empty() &&
@@ -244,7 +245,8 @@ bool Worker::look_again() noexcept {
         found = found || (session->submissions().ready() && !session->broken());
     }
     found = look_at_cqs() != 0 || found;
-    found = found || !turn_.lives.empty();  // a failed CQ gives no completions, but its queue pairs end
+    // a failed CQ gives no completions, but its queue pairs are now in Turn::lives
+    found = found || !turn_.lives.empty();
     if (!turn_.told().empty()) {
         wake_applications();
     }
@@ -274,9 +276,9 @@ std::uint64_t Worker::look_every_ns() const noexcept {
     return often;
 }
 
-// Called after a sleep, and by fall_asleep() when it has found something.
+// Called after a sleep, and by fall_asleep() if the worker must stay awake.
 void Worker::wake_up(std::uint64_t now) noexcept {
-    turn_.resume(now);  // the time asleep is no step
+    turn_.resume(now);  // the time asleep does not count as part of a step
     const bool slept = sleeper_.awake();
     for (WorkerSession* session : tables_.polled_sessions()) {
         if (session->worker_awake() || !slept) {
@@ -307,7 +309,7 @@ const RingConsumer<WorkRequest>* Worker::only_source() const noexcept {
     return &sessions.front()->submissions();
 }
 
-// Wakes each application once for all completions of a step.
+// Wakes each application once for all its completions in a step.
 void Worker::wake_applications() noexcept {
     for (WorkerSession* session : turn_.told()) {
         turn_.counters.applications_woken.add(session->wake_told());

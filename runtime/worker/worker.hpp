@@ -1,18 +1,21 @@
-// A worker: one thread that polls. step() is the whole of it: commands, submissions, completions, and what is due. The
-// class has no thread, clock or randomness of its own (I11), so a test can turn it by hand.
+// A worker: one thread that polls. step() does all its work: commands, submissions, completions, and the lists of
+// objects that have something due. The class has no thread, clock or random numbers of its own (I11), so a test can
+// call step() itself.
 //
-//   worker.cc     the loop body, falling asleep     commands.cc    what the control thread asks
-//   submitter     session ring -> chain per queue   router         CQ -> what it completes
-//   ordinary      both of these for ordinary requests
-//   worker_*      what it works on, each with its own books
-//   turn.hpp      what it lends to all of these
+//   worker.cc     the loop body, falling asleep     commands.cc    the control thread's commands
+//   submitter     session ring -> chain per queue   router         CQ -> completed requests
+//   ordinary      the work of submitter and router, for ordinary requests
+//   worker_*      the objects that the worker works on; each keeps its own counts
+//   turn.hpp      data that the worker shares with all of these
 //
-// Thread safety: all but the constructor is the worker's thread's. WorkerProxy talks to it from outside.
+// Thread safety: only the worker's thread calls the functions, except the constructor and knock(). Any thread may read
+// counters() and heartbeat(). Other threads use WorkerProxy.
 // Invariants
-//   - An entry in an in-flight table stands for a WR whose completion slot is reserved in its session's ring.
+//   - For each session's request in an in-flight table, a completion slot is reserved in the session's ring.
 //   - A parked QP and its CQs are not touched (D43).
-//   - Nothing here allocates after construction, except commands that add things or begin a search. Such a command
-//     makes room before it changes anything, and is answered `no_memory` if there is none (D29).
+//   - Nothing here allocates after construction, except commands that add objects or begin a search for uses
+//   (in_use.hpp). Such a command
+//     allocates before it changes anything. If there is no memory, the worker answers `no_memory` (D29).
 #pragma once
 
 #include <cstdint>
@@ -39,57 +42,63 @@ public:
     Worker(const Worker&) = delete;
     Worker& operator=(const Worker&) = delete;
 
-    /// One turn: commands; then submissions and completions, up to `looks` times until there are some; then what is
-    /// due. `now` is in cycles of the clock that deadlines are in. Returns how much was done.
+    /// Does one step: first commands; then submissions, completions and write rings; then the objects that have
+    /// something due. As long as the step has found nothing, it looks again, at most `looks` times. `now`: the time, in
+    /// cycles, on the clock of the deadlines. Returns the number of things done; 0: nothing.
     std::uint32_t step(std::uint64_t now, std::uint32_t looks = 1) noexcept;
 
-    // ---- Sleeping: what the thread's loop does when it has found nothing to do ----
+    // ---- Sleeping, for the thread's loop when it has found nothing to do ----
     //
-    // The worker first tells each session and the control side that it sleeps. Then it arms its CQs. Then it looks once
-    // more, at one burst of each CQ and at all rings, and its thread waits only if there was nothing. A request or
-    // command that comes after the telling rings the bell, a completion after the arming raises an event, and the last
-    // look finds everything earlier (I8).
+    // 1. The worker tells each session and the control side that it sleeps. From then on a request or a command signals
+    //    the bell; one of another process signals an eventfd behind visitors().
+    // 2. It arms its CQs. From then on a completion raises an event.
+    // 3. It looks once more, at one burst of each CQ, at the submission rings and at the command ring. This look finds
+    //    everything earlier (I8). Only if there was nothing, its thread waits.
 
-    /// Called before anything else, with the channel of each device. The channel must outlive the worker.
+    /// Adds the channel of a device. Called for each device, before any other function. The channel must outlive the
+    /// worker.
     void add_channel(CompletionChannel& channel) { sleeper_.add_channel(channel); }
     [[nodiscard]] std::span<CompletionChannel* const> channels() const noexcept { return sleeper_.channels(); }
     [[nodiscard]] int bell() const noexcept { return turn_.options.bell; }
+    /// Readable if a process that attached has signalled the eventfd of one of its sessions.
     [[nodiscard]] int visitors() const noexcept { return turn_.options.visitors; }
-    /// Arranges that everything that comes makes the bell or a channel readable, and looks once more. False: there is
-    /// something to do, or something goes on that raises no event; the worker is awake.
+    /// Falls asleep: from now on new work makes bell(), visitors() or a channel readable. Only a peer's write to memory
+    /// does not (look_every_ns()). False: the worker stays awake,
+    /// because there is something to do, or some activity will end without an event.
     [[nodiscard]] bool fall_asleep(std::uint64_t now) noexcept;
-    /// Called when something became readable, or the time of look_again_ns() has come. True: there is a reason to wake
-    /// up. `rung`: the bell became readable.
+    /// Called when bell(), visitors() or a channel became readable, at the time of look_again_ns(), and after each
+    /// look_every_ns(). True: there is a reason to wake up. `rung`: bell() or visitors() was signalled.
     [[nodiscard]] bool woken(bool rung, std::uint64_t now) noexcept;
-    /// The earliest CompletionChannel::look_again_ns().
+    /// The earliest time at which a channel wants woken() to be called (CompletionChannel::look_again_ns()).
     [[nodiscard]] std::uint64_t look_again_ns() const noexcept { return sleeper_.look_again_ns(); }
-    /// How often, in ns, a sleeping worker must call woken(): a peer's writes to memory raise no event.
-    /// CompletionChannel::kNever: no queue pair waits for one.
+    /// How often, in ns, the loop of a sleeping worker must call woken(), because a peer's writes to memory raise no
+    /// event. CompletionChannel::kNever: no queue pair waits for such a write.
     [[nodiscard]] std::uint64_t look_every_ns() const noexcept;
     void wake_up(std::uint64_t now) noexcept;
-    /// begin_wait() and end_wait() enclose the wait alone: the thread's work between two waits is no sleep.
+    /// begin_wait() and end_wait() enclose only the wait itself. The thread's work between two waits does not count as
+    /// sleep.
     void begin_wait() noexcept;
     void end_wait(std::uint64_t now) noexcept;
-    /// The thread has ended: acknowledges the events that it had taken, so that the CQs can be destroyed.
+    /// Called after the thread has ended. Acknowledges the events that it had taken, so that the CQs can be destroyed.
     void acknowledge_events() noexcept;
-    /// A command was written. Any thread.
+    /// Called after a command was written. Wakes the worker if it sleeps. Any thread.
     void knock() noexcept { sleeper_.knock(); }
-    /// The submissions of the only session, if nothing is in flight, so that only its next request or a command can
-    /// come (D34). Else null.
+    /// The submission ring of the only session, if nothing is in flight: then the next work can only be a request in
+    /// this ring or a command (D34). Null in all other cases.
     [[nodiscard]] const RingConsumer<WorkRequest>* only_source() const noexcept;
 
     [[nodiscard]] const WorkerCounters& counters() const noexcept { return turn_.counters; }
-    /// For the loop that turns it, which counts how it waits.
+    /// For the thread's loop, which counts its waiting times.
     [[nodiscard]] WorkerCounters& own_counters() noexcept { return turn_.counters; }
     [[nodiscard]] const Heartbeat& heartbeat() const noexcept { return heartbeat_; }
-    /// For the loop that turns it, which writes the heartbeat (D33).
+    /// For the thread's loop, which writes the heartbeat (D33).
     [[nodiscard]] Heartbeat& own_heartbeat() noexcept { return heartbeat_; }
     [[nodiscard]] void* command_memory() noexcept { return command_memory_.data(); }
     [[nodiscard]] void* answer_memory() noexcept { return turn_.answers.memory(); }
 
 private:
     // worker.cc
-    /// `looks_again`: the step looks again if there is nothing.
+    /// `looks_again`: the step will look again if this look finds nothing.
     std::uint32_t take_submissions(bool looks_again) noexcept;
     std::uint32_t take_completions() noexcept;
     std::uint32_t look_at_cqs() noexcept;
@@ -97,7 +106,7 @@ private:
     std::uint32_t poll_plain(WorkerCq& cq) noexcept;
     std::uint32_t poll_extended(WorkerCq& cq) noexcept;
     std::uint32_t poll_with_times(WorkerCq& cq) noexcept;
-    /// Routes the `n` completions of a poll, with the device's times or without. `n` is -1: the CQ has failed.
+    /// Routes the `n` completions of a poll, with the device's times or without. If `n` is negative, the CQ has failed.
     std::uint32_t polled(WorkerCq& cq, int n, bool with_times) noexcept;
     std::uint32_t refill() noexcept;
     std::uint32_t turn_flows() noexcept;
@@ -112,12 +121,12 @@ private:
     void run(const Command& command) noexcept;
     void make_room_to_tell();
     void remove(WorkerSession& session) noexcept;
-    /// The answer to a command; nothing: it comes later.
+    /// The answer to a command.
     struct Answered {
         AnswerKind kind = AnswerKind::done;
         std::uint32_t index = 0;
     };
-    using Result = std::optional<Answered>;
+    using Result = std::optional<Answered>;  ///< empty: the worker answers the command later
     Result carry_out(std::uint64_t id, const command::AddSession& what);
     Result carry_out(std::uint64_t id, const command::RemoveSession& what);
     Result carry_out(std::uint64_t id, const command::AddCq& what);
@@ -151,7 +160,8 @@ private:
     Turn turn_;
     Tables tables_;
     RingConsumer<Command> commands_;
-    std::size_t first_session_ = 0;  // index of the session that is looked at first; one past the last stands for 0
+    // index of the session that the next look begins with; an index past the last means 0
+    std::size_t first_session_ = 0;
     std::size_t first_cq_ = 0;
     Submitter submitter_{turn_, tables_};
     Router router_{turn_, tables_};

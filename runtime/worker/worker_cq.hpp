@@ -1,6 +1,7 @@
-// The worker's end of a completion queue: how far it has been emptied, and whether it is polled and armed.
+// A completion queue, as the worker sees it: how far the worker has emptied it, and whether it is polled and armed.
 //
-// Thread safety: made by the control thread, the worker's from add_cq until the answer to remove_cq.
+// Thread safety: the control thread makes the object. It belongs to the worker from the command AddCq until the worker
+// has answered RemoveCq.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +20,15 @@ class alignas(kCacheLine) WorkerCq {
 public:
     struct Options {
         ibv_cq* cq = nullptr;
-        ibv_cq_ex* extended = nullptr;         ///< `cq`, if polled by ibv_start_poll (D36); null: by ibv_poll_cq
+        /// the extended form of `cq`, polled with ibv_start_poll (D36); null: `cq` is polled with ibv_poll_cq
+        ibv_cq_ex* extended = nullptr;
         bool next_poll = true;                 ///< DeviceLimits::next_poll (D35)
-        bool device_time = false;              ///< made with CqOptions::device_time, hence extended (D37)
-        std::uint32_t id = 0;                  ///< the control thread's name for it; an index is used again
-        std::uint32_t depth = 0;               ///< entries it can hold
-        CompletionChannel* channel = nullptr;  ///< null: it raises no events
+        bool device_time = false;              ///< made with CqOptions::device_time, so `extended` is not null (D37)
+        std::uint32_t id = 0;                  ///< the control thread's name for the CQ; never reused, unlike an index
+        std::uint32_t depth = 0;               ///< number of CQEs that the CQ can hold
+        CompletionChannel* channel = nullptr;  ///< the device's channel; null: the CQ raises no events
     };
-    /// How much came out of it.
+    /// A point in time, for emptied_since().
     struct Mark {
         std::uint64_t emptied = 0;
         std::uint64_t taken = 0;
@@ -37,7 +39,7 @@ public:
     WorkerCq& operator=(const WorkerCq&) = delete;
 
     [[nodiscard]] const Options& options() const noexcept { return options_; }
-    /// At its worker.
+    /// The CQ's index at its worker.
     [[nodiscard]] std::uint32_t index() const noexcept { return index_; }
     void set_index(std::uint32_t index) noexcept { index_ = index; }
 
@@ -47,29 +49,28 @@ public:
     void park() noexcept { ++parked_; }
     void unpark() noexcept { --parked_; }
     [[nodiscard]] bool parked() const noexcept { return parked_ != 0; }
-    /// It is not polled any more.
+    /// From now on the CQ is not polled.
     void fail() noexcept { failed_ = true; }
     [[nodiscard]] bool failed() const noexcept { return failed_; }
-    /// The error with which an extended poll failed. It is handled after the completions of that poll; 0: none has
-    /// failed.
+    /// The error of an extended poll that failed; 0: no poll failed. It is handled after the completions of that poll.
     [[nodiscard]] int broken() const noexcept { return broken_; }
     void break_off(int error) noexcept { broken_ = error; }
 
     void count_emptied() noexcept { ++emptied_; }
     void count_taken(std::uint32_t n) noexcept { taken_ += n; }
     [[nodiscard]] Mark mark() const noexcept { return {emptied_, taken_}; }
-    /// Everything that stood in it at the mark has been taken: it was seen empty, or, while others keep it busy, as
-    /// much came out as it can hold.
+    /// True: every CQE that was in the CQ at `mark` has been taken. Either the CQ was seen empty since then, or as many
+    /// CQEs were taken as it can hold.
     [[nodiscard]] bool emptied_since(const Mark& mark) const noexcept {
         return failed_ || emptied_ > mark.emptied || taken_ - mark.taken >= options_.depth;
     }
 
-    /// UD queue pairs whose receives complete here.
+    /// The number of UD queue pairs whose receives complete here.
     [[nodiscard]] std::uint32_t datagram_qps() const noexcept { return datagram_qps_; }
     void add_datagram_qp() noexcept { ++datagram_qps_; }
     void remove_datagram_qp() noexcept { --datagram_qps_; }
 
-    /// The session of the last completion, likely also of the next; null: not known.
+    /// The session of the last completion, and most likely of the next; null: unknown.
     [[nodiscard]] WorkerSession* served() const noexcept { return served_; }
     void serve(WorkerSession* session) noexcept { served_ = session; }
     void forget(const WorkerSession& session) noexcept { served_ = served_ == &session ? nullptr : served_; }
@@ -77,7 +78,7 @@ public:
     // ---- Events ----
 
     [[nodiscard]] bool armed() const noexcept { return armed_; }
-    /// False: it raises no events, or the provider refused.
+    /// Arms the CQ. False: the CQ raises no events, or the provider refused.
     [[nodiscard]] bool arm(bool solicited_only) noexcept {
         if (options_.channel == nullptr || ibv_req_notify_cq(options_.cq, solicited_only ? 1 : 0) != 0) {
             return false;
@@ -85,12 +86,12 @@ public:
         armed_ = true;
         return true;
     }
-    /// An event was taken. Returns how many have not been acknowledged.
+    /// Counts an event that was taken. Returns the number of events that have not been acknowledged.
     std::uint32_t take_event(bool still_armed) noexcept {
         armed_ = still_armed;
         return ++unacknowledged_;
     }
-    /// True: there was something to acknowledge.
+    /// Acknowledges all events that were taken. Returns true if there were any.
     bool acknowledge() noexcept {
         if (unacknowledged_ == 0) {
             return false;
@@ -98,7 +99,7 @@ public:
         options_.channel->acknowledge(*options_.cq, std::exchange(unacknowledged_, 0));
         return true;
     }
-    /// It raises no more events.
+    /// From now on the CQ raises no events.
     void leave_channel() noexcept {
         options_.channel = nullptr;
         armed_ = false;
@@ -107,12 +108,12 @@ public:
 private:
     Options options_;
     std::uint32_t index_ = 0;
-    std::uint32_t parked_ = 0;  // nesting
+    std::uint32_t parked_ = 0;  // how many park() calls have no unpark() yet
     bool failed_ = false;
     bool armed_ = false;
     int broken_ = 0;
     std::uint32_t datagram_qps_ = 0;
-    std::uint64_t emptied_ = 0;  // how often a poll came back with less than it could take
+    std::uint64_t emptied_ = 0;  // polls that returned fewer completions than asked for, so the CQ was empty
     std::uint64_t taken_ = 0;    // entries polled so far
     WorkerSession* served_ = nullptr;
     std::uint32_t unacknowledged_ = 0;

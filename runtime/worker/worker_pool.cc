@@ -44,7 +44,7 @@ void BufferPool::release(Turn& turn, std::span<const std::uint32_t> buffers) noe
     told_ = true;
     ++held_;
     pool_->hand_out(turn, *this, take(), completion, nullptr);
-    pool_->counters().delivered.add(-1);  // the end is no message
+    pool_->counters().delivered.add(-1);  // the final completion is no message
     return true;
 }
 

@@ -1,10 +1,10 @@
-// The worker's end of a receive pool: which of its buffers is where.
+// A receive pool, as the worker sees it: who has which buffer.
 //
-// A buffer is free, with a taker, or with the application. A taker has no more than its share of the buffers, so takers
-// never wait for each other.
+// Each buffer is free, with a taker (posted as a receive), or with the application. A taker never has more than its
+// share of the buffers, so takers never wait for each other.
 //
-// Thread safety: made by the control thread, the worker's from add_pool until the answer to remove_pool; held() and
-// counters are for any thread.
+// Thread safety: the control thread makes the object. It belongs to the worker from the command AddPool until the
+// worker has answered RemovePool. Any thread may call held() and read the counters.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ namespace pollcore {
 
 class PoolTaker;
 
-/// Buffers by number.
+/// The places of all buffers of a pool, by buffer number.
 class BufferTable {
 public:
     BufferTable() = default;
@@ -41,7 +41,7 @@ public:
 
     [[nodiscard]] std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(places_.size()); }
     [[nodiscard]] std::uint32_t free() const noexcept { return static_cast<std::uint32_t>(free_.size()); }
-    /// Not when none is free.
+    /// Must not be called when no buffer is free.
     [[nodiscard]] std::uint32_t take() noexcept {
         const std::uint32_t buffer = free_.back();
         free_.pop_back();
@@ -52,12 +52,12 @@ public:
     void hand_out(std::uint32_t buffer, PoolTaker& taker, QpHandle qp, std::uint32_t delivered) noexcept {
         places_[buffer] = {.taker = &taker, .with_application = true};
         const std::uint64_t word = std::uint64_t{qp.index} << 48 | std::uint64_t{qp.generation} << 32 | delivered;
-        held_[buffer].store(word, std::memory_order_relaxed);  // as a counter
+        held_[buffer].store(word, std::memory_order_relaxed);  // relaxed, like a counter
     }
     [[nodiscard]] bool with_application(std::uint32_t buffer) const noexcept {
         return buffer < size() && places_[buffer].with_application;
     }
-    /// A buffer that was with the application is free from now on. Returns its taker; null: that one is gone.
+    /// Makes a buffer of the application free. Returns the buffer's taker, or null if the taker has ended.
     PoolTaker* take_back(std::uint32_t buffer) noexcept {
         PoolTaker* taker = places_[buffer].taker;
         places_[buffer] = {};
@@ -65,7 +65,7 @@ public:
         put_back(buffer);
         return taker;
     }
-    /// The taker ends. Buffers of it that the application has stay with the application.
+    /// The taker ends. Its buffers that are with the application stay there.
     void forget(const PoolTaker& taker) noexcept {
         for (Place& place : places_) {
             if (place.taker == &taker) {
@@ -74,7 +74,7 @@ public:
         }
     }
 
-    /// Any thread: the buffers that the application has. `delivered` is the pool's count of messages.
+    /// The buffers that are with the application. `delivered`: the pool's count of delivered messages. Any thread.
     [[nodiscard]] std::vector<HeldBuffer> held(std::uint32_t delivered) const {
         std::vector<HeldBuffer> all;
         for (std::uint32_t buffer = 0; buffer < held_.size(); ++buffer) {
@@ -94,18 +94,19 @@ private:
     };
 
     OwnLines<Place> places_;
-    OwnLines<std::uint32_t> free_;  // a stack: the buffer that came back last is still in the cache
+    OwnLines<std::uint32_t> free_;  // a stack, because the buffer that came back last is most likely still in the cache
     std::vector<std::atomic<std::uint64_t>> held_;
 };
 
-/// A source of messages for which a session posts no receives. The session gives each message's memory back. The pool
-/// has buffers (BufferPool), or a write ring (RingPool).
+/// Memory into which messages arrive without a receive posted by the session. The session gives the memory of each
+/// message back. The memory is a set of buffers (BufferPool) or a write ring (RingPool).
 class WorkerPool {
 public:
     struct Options {
         PoolHandle handle;
-        std::uint32_t session_index = 0;          ///< index, at the worker, of the session that gets the messages
-        ReceivePoolCounters* counters = nullptr;  ///< where another process sees them; null: own_counters_
+        std::uint32_t session_index = 0;  ///< index at the worker of the session that gets the messages
+        /// counters in memory that another process can read; null: own_counters_
+        ReceivePoolCounters* counters = nullptr;
     };
 
     explicit WorkerPool(const Options& options)
@@ -121,10 +122,10 @@ public:
     [[nodiscard]] const ReceivePoolCounters& counters() const noexcept { return *counters_; }
     [[nodiscard]] std::uint32_t session_index() const noexcept { return session_index_; }
     [[nodiscard]] WorkerSession& session() const noexcept { return *session_; }
-    /// The worker has it from now on.
+    /// Called when the worker gets the pool.
     void set_session(WorkerSession& session) noexcept { session_ = &session; }
 
-    /// The session gives messages back. It may name any number.
+    /// The session gives back the memory of messages. `buffers` may contain any numbers, also invalid ones.
     virtual void release(Turn& turn, std::span<const std::uint32_t> buffers) noexcept = 0;
     /// Any thread.
     [[nodiscard]] virtual std::vector<HeldBuffer> held() const = 0;
@@ -164,8 +165,8 @@ public:
     }
     [[nodiscard]] std::uint32_t message_max() const noexcept override { return memory_.buffer_bytes; }
 
-    // Called by its takers.
-    /// Not when none is free.
+    // Called by the pool's takers.
+    /// Must not be called when no buffer is free.
     [[nodiscard]] std::uint32_t take() noexcept { return buffers_.take(); }
     void put_back(std::uint32_t buffer) noexcept { buffers_.put_back(buffer); }
     void count_taken(std::uint32_t n) noexcept {
@@ -178,7 +179,7 @@ public:
     }
     void hand_out(Turn& turn, PoolTaker& taker, std::uint32_t buffer, Completion& completion,
                   const ibv_wc* datagram) noexcept;
-    /// The taker ends. Buffers of it that the application has stay with the application.
+    /// The taker ends. Its buffers that are with the application stay there.
     void forget(const PoolTaker& taker, std::uint32_t held) noexcept {
         buffers_.forget(taker);
         counters().orphaned.add(held);
@@ -189,10 +190,11 @@ private:
     BufferTable buffers_;
 };
 
-/// One queue's part of a pool of buffers. Its user is the object that takes the buffers.
+/// The part of a buffer pool that one receive queue uses. The queue is the User.
 class PoolTaker {
 public:
-    /// Called when the application has given one of the taker's buffers back, and few are with the worker.
+    /// Called when the application has given back one of the taker's buffers, and the receive queue is at or below its
+    /// refill mark.
     class User {
     public:
         virtual void buffer_released(Turn& turn) noexcept = 0;
@@ -205,9 +207,9 @@ public:
     PoolTaker(const PoolTaker&) = delete;
     PoolTaker& operator=(const PoolTaker&) = delete;
 
-    /// At most `depth` buffers wait for a message, and `share` are not free. The queue is filled when a quarter of
-    /// `depth` is used, or `part` if that is less: this takes few doorbells, and the queue is never near its end while
-    /// there are buffers.
+    /// At most `depth` buffers are posted, and at most `share` are posted or with the application. The queue is
+    /// refilled when a quarter of `depth`, but at most `part`, has been used. Such a refill needs few doorbells, and a
+    /// queue with free buffers never gets near empty.
     void begin(BufferPool& pool, std::uint32_t depth, std::uint32_t share,
                std::uint32_t part = std::numeric_limits<std::uint32_t>::max()) noexcept {
         pool_ = &pool;
@@ -215,55 +217,56 @@ public:
         share_ = share;
         low_water_ = depth - std::min(std::max(depth / 4, 1u), part);
     }
-    /// Null: it takes from none.
+    /// Null: the queue takes no buffers from a pool.
     [[nodiscard]] BufferPool* pool() const noexcept { return pool_; }
-    /// Buffers with the worker, for a message.
+    /// Buffers that are posted and wait for a message.
     [[nodiscard]] std::uint32_t posted() const noexcept { return posted_; }
     /// Buffers with the application.
     [[nodiscard]] std::uint32_t held() const noexcept { return held_; }
-    /// Buffers that can be taken now.
+    /// Buffers that the taker may take now.
     [[nodiscard]] std::uint32_t available() const noexcept {
         return std::min({depth_ - posted_, share_ - posted_ - held_, pool_->free()});
     }
-    /// True: the depth and the taker's share allow one more.
+    /// True: depth and share allow one more posted buffer.
     [[nodiscard]] bool wants() const noexcept { return depth_ != posted_ && share_ != posted_ + held_; }
     [[nodiscard]] bool low() const noexcept { return posted_ <= low_water_; }
 
-    /// `n` buffers, which are available(), will be taken.
+    /// Counts `n` buffers as taken, before that many calls of take(). At most available().
     void count_taken(std::uint32_t n) noexcept {
         posted_ += n;
         pool_->count_taken(n);
     }
     [[nodiscard]] std::uint32_t take() noexcept { return pool_->take(); }
-    /// Gives back a buffer that no message will come to.
+    /// Returns to the pool a buffer that got no message.
     void return_unused(std::uint32_t buffer) noexcept {
         come_back();
         pool_->put_back(buffer);
     }
-    /// The buffer has a message. `completion` says what came, and on which queue pair.
+    /// Hands a buffer with a message to the application. `completion` describes the message and names its queue pair.
     void hand_out(Turn& turn, std::uint32_t buffer, Completion& completion, const ibv_wc* datagram) noexcept {
         come_back();
         ++held_;
         pool_->hand_out(turn, *this, buffer, completion, datagram);
     }
-    /// Counts a queue that has fallen to its refill mark, or has no buffer left.
+    /// Updates the counters low_water and ran_dry, if the queue has just fallen to its refill mark, or has no buffer
+    /// left.
     void count_low() noexcept {
         pool_->counters().low_water.add(posted_ == low_water_);
         pool_->counters().ran_dry.add(posted_ == 0);
     }
-    /// Tells the application once, with a free buffer, that no more messages come. False: not yet, since no buffer is
-    /// free, or some are still with the worker.
+    /// Sends the application one final completion, with a free buffer: no more messages come. False: it was not sent,
+    /// because the taker can take no buffer now, or some buffers are still posted.
     bool tell_end(Turn& turn, Completion& completion) noexcept;
-    /// The queue begins again.
+    /// A new life of the queue begins, which will have its own final completion.
     void renew() noexcept { told_ = false; }
-    /// The application has given one back.
+    /// The application has given back one of the taker's buffers.
     void released(Turn& turn) noexcept {
         --held_;
         if (low()) {
             user_.buffer_released(turn);
         }
     }
-    /// The taker ends; none of its buffers is with the worker.
+    /// The taker ends. None of its buffers is posted any more.
     void dismiss() noexcept {
         if (pool_ != nullptr && held_ != 0) {
             pool_->forget(*this, held_);
@@ -283,7 +286,7 @@ private:
     std::uint32_t low_water_ = 0;
     std::uint32_t posted_ = 0;
     std::uint32_t held_ = 0;
-    bool told_ = false;  // the application knows that no message comes in this life
+    bool told_ = false;  // the final completion of this life was sent
 };
 
 }  // namespace pollcore

@@ -23,7 +23,7 @@ WorkerProxy::WorkerProxy(Worker& worker, std::string name, ControlCounters& coun
     unasked_.reserve(kAnswersUsual);
 }
 
-// An unasked answer that there is no memory for stays in the ring until there is some.
+// If there is no memory for an unasked answer, the answer stays in the ring until there is memory.
 void WorkerProxy::drain_answers() noexcept {
     const std::size_t n = answers_.peek(kAnswerSlots);
     std::size_t taken = 0;
@@ -37,7 +37,7 @@ void WorkerProxy::drain_answers() noexcept {
 bool WorkerProxy::keep(const Answer& answer) noexcept {
     if (answer.id != 0) {
         if (std::binary_search(awaited_.begin(), awaited_.end(), answer.id)) {
-            answered_.push_back(answer);  // it has as much room as awaited_
+            answered_.push_back(answer);  // allocates nothing: answered_ has as much room as awaited_
         } else {
             counters_.answers_untaken.add();
         }
@@ -51,8 +51,8 @@ bool WorkerProxy::keep(const Answer& answer) noexcept {
     }
 }
 
-/// The number of the next command, whose answer somebody will take, or ignore. Allocates nothing: begin() leaves room
-/// for one call.
+/// Returns the number of the next command. Somebody must take its answer or call ignore(). Allocates nothing, because
+/// begin() always leaves room for the command of one call().
 std::uint64_t WorkerProxy::await() noexcept {
     awaited_.push_back(next_id_);
     return next_id_++;
@@ -63,9 +63,10 @@ std::uint64_t WorkerProxy::begin(const command::Any& what) {
         counters_.command_ring_full.add();
         throw NoRoomForCommand(
             EAGAIN,
-            fmt::format("worker \"{}\" has {} commands to come to already; it is stuck inside a provider's call, or "
-                        "its core is taken",
-                        name_, kCommandSlots - kSlotsForCalls));
+            fmt::format(
+                "worker \"{}\" already has {} commands that it has not answered: it is stuck inside a provider's "
+                "call, or another thread occupies its core",
+                name_, kCommandSlots - kSlotsForCalls));
     }
     if (const std::size_t wanted = awaited_.size() + 2; wanted > awaited_.capacity()) {
         answered_.reserve(2 * wanted);
@@ -96,8 +97,8 @@ Answer WorkerProxy::call(const command::Any& what, std::chrono::milliseconds usu
     const auto wait = [&] {
         if (now_() > warn_at) {
             log_error(
-                "worker \"{}\" has not answered command {} for {} ms: it is stuck inside a provider's call, or its "
-                "core is taken",
+                "worker \"{}\" has not answered command {} for {} ms: it is stuck inside a provider's call, or "
+                "another thread occupies its core",
                 name_, request.what.index(), usual.count());
             warn_at += usual;
         }
@@ -247,7 +248,7 @@ std::vector<Answer> WorkerProxy::take_unasked() {
     drain_answers();
     std::vector<Answer> said;
     if (!unasked_.empty()) {
-        said.reserve(kAnswersUsual);  // without memory for that, the next call returns them
+        said.reserve(kAnswersUsual);  // if this throws, the reports stay in unasked_, and the next call returns them
         said.swap(unasked_);
     }
     return said;

@@ -57,7 +57,8 @@ void WorkerQp::add(Turn& turn, std::span<WorkerSession* const> sessions, WorkerC
     publish_record();
 }
 
-// Call after any change of life, parking, flow control or type.
+// Computes the members that decide whether a request may take the short way. Called after any change of life, parking,
+// flow control or type.
 void WorkerQp::choose_way() noexcept {
     provider_at_rest_ = life_ == QpLife::ready && parked_ == 0;
     const bool ordinary = provider_at_rest_ && !flow_->frames() && !datagram_ && options_.ordinary;
@@ -90,17 +91,17 @@ void WorkerQp::publish_record() noexcept {
     }
 }
 
-// ---- Sends go in ----
+// ---- Posting sends ----
 
-/// The provider refused `bad` of the chain. Requests before it were posted. Those behind it are posted again, since
-/// they may belong to another session.
+/// The provider refused the request `bad` of the chain. It has posted the requests before `bad`. The requests behind
+/// `bad` are posted again, because they may belong to other sessions.
 [[gnu::cold]] void WorkerQp::end_refused(Turn& turn, ibv_send_wr* chain, ibv_send_wr* bad) noexcept {
-    bool posted = false;  // a part of the chain
+    bool posted = false;  // true: a part of the chain was posted
     while (bad != nullptr) {
         ibv_send_wr* const next = bad->next;
         posted = posted || bad != chain;
         const InFlightEntry entry = sends_.take_refused(turn, *bad);
-        // Covered requests before this one wait for the signal that it had (D49).
+        // Covered requests before `bad` wait for the signal that `bad` had (D49).
         const bool others_wait = next == nullptr && posted && sends_.has_covered();
         const bool breaks = flow_->refused(entry.opcode, next != nullptr) || others_wait;
         if (breaks) {
@@ -116,7 +117,7 @@ void WorkerQp::publish_record() noexcept {
     }
 }
 
-/// The rest of the chain is not posted either.
+/// Fails the queue pair. The requests of `chain`, the remainder of a refused chain, are not posted.
 [[gnu::cold]] void WorkerQp::break_off(Turn& turn, ibv_send_wr* chain, FlowFault fault) noexcept {
     for (const ibv_send_wr* wr = chain; wr != nullptr; wr = wr->next) {
         InFlightTable& entries = sends_.entries();
@@ -127,7 +128,7 @@ void WorkerQp::publish_record() noexcept {
     fail_flow(turn, fault);
 }
 
-/// Takes care of the newest entry, which is of a bind, or of a request that came in error: neither is chained.
+/// Handles the newest entry if it must not be chained: it is a bind, or the queue pair is in error.
 [[gnu::cold, gnu::noinline]] void WorkerQp::post_other(Turn& turn, Share& share, const WorkRequest& request) noexcept {
     InFlightEntry entry = sends_.entries().pop_back();
     if (request.opcode == Opcode::bind_mw) {
@@ -153,7 +154,7 @@ void WorkerQp::publish_record() noexcept {
     }
 }
 
-/// Waiting requests end behind everything that was posted.
+/// Ends the waiting requests, after all posted requests.
 [[gnu::cold]] void WorkerQp::end_waiting(Turn& turn, WaitingRequests& waiting) noexcept {
     while (!waiting.empty()) {
         const WorkRequest request = waiting.copy(0);
@@ -172,7 +173,7 @@ void WorkerQp::publish_record() noexcept {
     unposted = entry;
     unposted.leave_unposted(unposted_status_);
     complete_unposted(turn);
-    look_again(turn);  // a marker is to follow, if anything is before it
+    look_again(turn);  // end_life() posts a marker, if an entry is still in flight
 }
 
 [[gnu::cold, gnu::noinline]] void WorkerQp::refuse(Turn& turn, const InFlightEntry& entry) noexcept {
@@ -181,9 +182,9 @@ void WorkerQp::publish_record() noexcept {
     complete_unposted(turn);
 }
 
-// ---- And come out ----
+// ---- Completing sends ----
 
-/// `completion` holds what the device said; the rest comes from the entry.
+/// `completion` contains the device's values. The other fields come from the entry.
 [[gnu::always_inline]] inline void WorkerQp::complete(Turn& turn, const InFlightEntry& entry,
                                                       Completion& completion) noexcept {
     completion.qp = handle_;
@@ -197,7 +198,7 @@ void WorkerQp::publish_record() noexcept {
     entry.session->complete(turn, handle_.index, entry, completion, false, nullptr);
 }
 
-/// An unsignaled request has succeeded.
+/// Ends an unsignaled request that has succeeded.
 [[gnu::always_inline]] inline void WorkerQp::retire(Turn& turn, const InFlightEntry& entry) noexcept {
     if (entry.opcode == Opcode::bind_mw) [[unlikely]] {
         turn.binds.end(entry, Status::success);
@@ -231,14 +232,14 @@ void WorkerQp::complete_unposted(Turn& turn) noexcept {
     }
 }
 
-/// Ends a request that gets no completion of its own from the provider, since one behind it completes as `wc` says.
-/// `flushed`: a request before it was flushed.
+/// Ends a request that gets no work completion of its own, because `wc` is the work completion of a later request.
+/// `flushed`: true if a request before it counts as flushed; set if this one does.
 [[gnu::always_inline]] inline void WorkerQp::pass_over(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc,
                                                        bool& flushed) noexcept {
     const bool covered = entry.kind == InFlightEntry::Kind::covered;
-    // Signaled requests complete themselves, and in order. The provider has lost one that is passed over, and the
-    // application must not wait for it for ever. An unsignaled request behind a failure was lost, too, since a flushed
-    // request completes, signaled or not.
+    // Signaled requests have their own work completions, in order. If a signaled request has none, the provider has
+    // lost its completion, and the application must not wait for ever. If an unsignaled request behind a failure has
+    // none, its completion was lost, too, because a flushed request always has one.
     if (!covered && (entry.signaled() || sends_.failed())) [[unlikely]] {
         sends_.fail();
         if (entry.opcode == Opcode::bind_mw && wc.status == IBV_WC_SUCCESS) {
@@ -246,7 +247,9 @@ void WorkerQp::complete_unposted(Turn& turn) noexcept {
         }
         end_send_by_runtime(turn, entry, Status::general_err);
     } else if (flushed || (covered && wc.status == IBV_WC_WR_FLUSH_ERR)) [[unlikely]] {
-        flushed = true;  // a flush may stand behind a failure whose completion was lost, so it proves no success
+        // a failure with a lost completion may have come before the flush, so the requests before the flush count as
+        // flushed
+        flushed = true;
         end_send_by_runtime(turn, entry, Status::wr_flush_err);
     } else if (covered) {
         Completion completion;
@@ -276,7 +279,7 @@ void WorkerQp::complete_send(Turn& turn, std::uint32_t offset, const ibv_wc& wc)
                     lost = true;
                 }
                 break;
-            case InFlightEntry::Kind::pooled:  // no request of a send queue
+            case InFlightEntry::Kind::pooled:  // never in a send queue
             case InFlightEntry::Kind::done: break;
         }
     }
@@ -287,7 +290,7 @@ void WorkerQp::complete_send(Turn& turn, std::uint32_t offset, const ibv_wc& wc)
     if (entry.kind >= InFlightEntry::Kind::announced && entry.kind <= InFlightEntry::Kind::marker) [[unlikely]] {
         complete_own(turn, entry, wc);
     } else if (wc.status == IBV_WC_SUCCESS && !entry.signaled()) {
-        retire(turn, entry);  // the signal was the worker's own
+        retire(turn, entry);  // the worker had added the signal
     } else {
         Completion completion;
         completion.status = static_cast<Status>(wc.status);
@@ -303,17 +306,18 @@ void WorkerQp::complete_send(Turn& turn, std::uint32_t offset, const ibv_wc& wc)
         complete(turn, entry, completion);
     }
     if (!entries.empty() && !entries.front().with_provider()) [[unlikely]] {
-        complete_unposted(turn);  // all requests before them have completed (I2)
+        // completes entries that were not posted, because all requests before them have completed (I2)
+        complete_unposted(turn);
     }
     if (cover_wanted_) [[unlikely]] {
         look_again(turn);
     }
     if (lost) [[unlikely]] {
-        fail_flow(turn, FlowFault::completion_lost);  // the peer counts the lost request, or waits for it
+        fail_flow(turn, FlowFault::completion_lost);  // the peer counts or awaits the lost request
     }
 }
 
-/// Ends an entry that the runtime has posted for itself, or in place of a request.
+/// Ends an entry that the runtime has posted for its own use or instead of a session's request.
 [[gnu::noinline]] void WorkerQp::complete_own(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc) noexcept {
     if (entry.kind == InFlightEntry::Kind::marker) {
         marker_in_flight_ = false;
@@ -330,11 +334,12 @@ void WorkerQp::complete_send(Turn& turn, std::uint32_t offset, const ibv_wc& wc)
 
 [[gnu::cold]] void WorkerQp::fail(Turn& turn, Status cause, bool device_too) noexcept {
     if (cause == Status::device_removed) {
-        leftover_status_ = unposted_status_ = cause;  // replaces the status of an earlier error
+        leftover_status_ = unposted_status_ = cause;  // the loss of the device overrides the status of an earlier error
         recvs_.end(cause);
     }
     if (in_error()) {
-        // A flush that was seen first did not say why; a completion on the other CQ or an event may.
+        // If a flush was the first sign of the error, the cause is unknown so far. A completion on the other CQ or an
+        // event may name the cause.
         const bool says_why = cause != Status::success && cause != Status::wr_flush_err && cause != Status::qp_closed;
         if (cause_ == Status::wr_flush_err && says_why) {
             cause_ = cause;

@@ -1,15 +1,20 @@
-// The worker's end of a queue pair: its queues, its flow control, and its life.
+// A queue pair, as the worker sees it: its send queue and receive queue, its flow control, and its life.
 //
-// fail() may be called in the middle of anything, and only marks the queue pair. All else is left to end_life(), which
-// the worker calls at the end of the step, when nothing is half taken or half completed.
+// fail() may be called at any point of a step, so it only marks the queue pair as failed. end_life() does all other
+// work of a failure. The worker calls end_life() at the end of the step, when no request is half taken and no
+// completion is half handled.
 //
-// A QP ends in this order (H1), by leave(): the control thread puts it into ERR; Leaving::retire waits here until
-// everything in flight was flushed, or until a deadline; the control thread destroys the QP; Leaving::forget completes
-// its remaining requests. Only then may the buffer of a request that no device completed be reused (H2). A reset keeps
-// this order, but the QP is RESET instead of destroyed, and Leaving::renew lets it go on. A QP whose device was lost
-// has no flush to wait for; Leaving::lose completes its requests.
+// A QP ends in this order (H1):
+//   1. The control thread moves the QP to ERR.
+//   2. leave() with Leaving::retire waits until every request in flight was flushed, or until a deadline.
+//   3. The control thread destroys the QP.
+//   4. leave() with Leaving::forget completes the remaining requests. Only then may the application reuse the buffer of
+//      a request that the device did not complete (H2).
+// A reset has the same order, but step 3 moves the QP to RESET, and step 4 is Leaving::renew, after which the QP goes
+// on. After the loss of a device there is no flush to wait for: Leaving::lose completes the requests.
 //
-// Thread safety: made by the control thread, the worker's from add_qp until the answer to forget_qp.
+// Thread safety: the control thread makes the object. It belongs to the worker from the command AddQp until the worker
+// has answered ForgetQp.
 #pragma once
 
 #include <arpa/inet.h>
@@ -40,18 +45,19 @@ namespace pollcore {
 
 class WorkerSrq;
 
-/// What a session may post to a queue pair.
+/// How many requests one session may have in flight on a queue pair.
 struct ShareOptions {
-    std::uint32_t session = 0;  ///< index at this worker
+    std::uint32_t session = 0;  ///< the session's index at this worker
     std::uint32_t send_depth = 0;
     std::uint32_t recv_depth = 0;
 };
 
-/// Send-queue slots and CQEs that the runtime needs for itself on each queue pair: a marker, whose completion says that
-/// everything before it has ended (D26).
+/// Send-queue slots and CQEs that the runtime needs for itself on each queue pair. The only such request is the marker:
+/// when the marker completes, every request before it has ended (D26).
 inline constexpr std::uint32_t kMarkersPerQp = 1;
 
-// The provider reads imm_data in network order; the application gave a number (row 7 of the semantics).
+// The provider reads imm_data in network byte order. The application gave it in host byte order (row 7 of the
+// semantics).
 inline void fill(ibv_send_wr& wr, const WorkRequest& request) noexcept {
     wr.opcode = static_cast<ibv_wr_opcode>(request.opcode);
     if (request.opcode >= Opcode::local_inv) [[unlikely]] {
@@ -84,28 +90,29 @@ public:
         QpHandle handle;
         std::uint16_t epoch = 0;                      ///< Life::epoch
         bool datagram = false;                        ///< UD
-        bool ready = false;                           ///< it is in RTS already (D41)
-        OpcodeMask opcodes = opcodes_of(QpType::rc);  ///< opcodes that its send queue takes (D38)
+        bool ready = false;                           ///< the QP is in RTS already (D41)
+        OpcodeMask opcodes = opcodes_of(QpType::rc);  ///< opcodes that the send queue accepts (D38)
         SendQueue::Options send;
-        std::uint32_t recv_depth = 0;  ///< of its own receive queue
+        std::uint32_t recv_depth = 0;  ///< depth of the queue pair's own receive queue
         std::uint32_t sges_max = 1;
         std::uint32_t inline_max = 0;
-        bool ordinary = true;      ///< false: all its requests go the general way, so that the two ways can be compared
-        std::uint32_t device = 0;  ///< device whose keys its requests name
-        /// Protection domain of the windows, regions and (UD) address handles that its requests name; the control
-        /// thread's number.
+        /// false: no request takes the short way of ordinary.cc, so that the two ways can be compared
+        bool ordinary = true;
+        std::uint32_t device = 0;  ///< device whose lkeys the requests name
+        /// The control thread's number of the protection domain. Windows, regions and (UD) address handles that the
+        /// requests name belong to this domain.
         std::uint32_t pd = 0;
-        std::uint32_t send_cq = 0;  ///< index at this worker
+        std::uint32_t send_cq = 0;  ///< index of the CQ at this worker
         std::uint32_t recv_cq = 0;
-        WorkerSrq* srq = nullptr;     ///< source of its receives; null: it has a receive queue of its own
-        ibv_ah* marker_ah = nullptr;  ///< UD: the marker needs one, too (D41)
+        WorkerSrq* srq = nullptr;     ///< the shared receive queue; null: the queue pair has its own receive queue
+        ibv_ah* marker_ah = nullptr;  ///< UD: address handle for the marker (D41)
         std::vector<ShareOptions> shares;
     };
     explicit WorkerQp(const Options& options);
     WorkerQp(const WorkerQp&) = delete;
     WorkerQp& operator=(const WorkerQp&) = delete;
 
-    // ---- Wiring, before the worker has it ----
+    // ---- Setup, before the worker gets the queue pair ----
 
     void set_flow(std::unique_ptr<Flow> flow) noexcept {
         flow_ = std::move(flow);
@@ -114,30 +121,30 @@ public:
     void set_provider(ibv_qp& qp, const SendQueueLines& lines) noexcept;
     [[nodiscard]] const Options& options() const noexcept { return options_; }
 
-    /// Connects it with its sessions and CQs. The worker has it from now on.
+    /// Connects the queue pair with its sessions and CQs. From now on it belongs to the worker.
     void add(Turn& turn, std::span<WorkerSession* const> sessions, WorkerCq& send_cq, WorkerCq& recv_cq) noexcept;
 
-    // ---- Asked on the way of a request ----
+    // ---- Read while a request is taken or completed ----
 
     [[nodiscard]] QpHandle handle() const noexcept { return handle_; }
-    /// Prefetches the lines that a send and its completion look at. `qp` may be null.
+    /// Prefetches the cache lines of `qp` that a send and its completion read. `qp` may be null.
     static void prefetch(const WorkerQp* qp) noexcept {
         const auto address = reinterpret_cast<std::uintptr_t>(qp);
         __builtin_prefetch(reinterpret_cast<const void*>(address), 1);
         __builtin_prefetch(reinterpret_cast<const void*>(address + kCacheLine), 1);
     }
-    /// Where its provider posts, if that is known (D12).
+    /// The memory to which the provider posts, if it is known (D12).
     [[nodiscard]] const SendQueueLines& provider_lines() const noexcept { return provider_lines_; }
-    /// True: the memory of provider_lines() may be read, since the control thread neither changes nor destroys the
-    /// provider's queue pair.
+    /// True: the control thread neither changes nor destroys the provider's queue pair now, so the memory of
+    /// provider_lines() may be read.
     [[nodiscard]] bool provider_at_rest() const noexcept { return provider_at_rest_; }
-    /// Prefetches the line of `qp` that holds provider_lines(). `qp` may be null.
+    /// Prefetches the cache line of `qp` that holds provider_lines(). `qp` may be null.
     static void prefetch_provider_lines(const WorkerQp* qp) noexcept {
         __builtin_prefetch(
             reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(qp) + offsetof(WorkerQp, provider_lines_)));
     }
     [[nodiscard]] OpcodeMask opcodes() const noexcept { return opcodes_; }
-    /// Opcodes that may go by ordinary.cc at the moment.
+    /// Opcodes that may take the short way of ordinary.cc at the moment.
     [[nodiscard]] OpcodeMask ordinary() const noexcept { return ordinary_; }
     [[nodiscard]] std::uint32_t inline_max() const noexcept { return inline_max_; }
     [[nodiscard]] std::uint32_t sges_max() const noexcept { return options_.sges_max; }
@@ -152,33 +159,34 @@ public:
     [[nodiscard]] RecvQueue& recvs() noexcept { return recvs_; }
     [[nodiscard]] const RecvQueue& recvs() const noexcept { return recvs_; }
     [[nodiscard]] Flow& flow() const noexcept { return *flow_; }
-    /// The flow control, which is asked about each request that goes the general way, and told of receives; null: there
-    /// is none.
+    /// The flow control that decides about each request of the general way and learns of receives; null: the queue pair
+    /// has no flow control.
     [[nodiscard]] Flow* asked() const noexcept { return asked_; }
     [[nodiscard]] QpLife life() const noexcept { return life_; }
     [[nodiscard]] bool in_error() const noexcept { return pollcore::in_error(life_); }
     [[nodiscard]] bool parked() const noexcept { return parked_ != 0; }
     [[nodiscard]] Status cause() const noexcept { return cause_; }
-    /// Status of requests that come when it is in error already.
+    /// Status of a request that arrives when the queue pair is already in error.
     [[nodiscard]] Status unposted_status() const noexcept { return unposted_status_; }
 
-    /// Takes a session's admitted request for the send queue, and posts it or gives it to the flow control. `slot`: its
-    /// place in the session's ring.
+    /// Takes an admitted request of the session for the send queue. Either posts the request or leaves it to the flow
+    /// control. `slot`: the request's place in the session's ring.
     [[gnu::always_inline]] void take(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request,
                                      std::size_t slot, ibv_ah* ah) noexcept {
-        // Flow control is asked in error, too, until the waiting requests have ended: this one ends behind them.
+        // In error, the flow control is still asked until its waiting requests have ended, because this request must
+        // end after them.
         if (asked_ != nullptr && (life_ <= QpLife::failing || flush_held_) &&
             asked_->hold(turn, session, share, request, slot)) [[unlikely]] {
             return;
         }
         post(turn, session, share, request, session.submissions(), slot, ah);
     }
-    /// Puts a request into the chain, or, in error, among the requests that end in their turn. `slots` has the request
-    /// in `slot`, and its continuations.
+    /// Appends the request to the chain. In error, adds it to the in-flight table instead, where it ends after all
+    /// requests before it. `slots` holds the request at `slot`, and its continuations behind that.
     template <class Slots>
     [[gnu::always_inline]] void post(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request,
                                      const Slots& slots, std::size_t slot, ibv_ah* ah) noexcept;
-    /// Posts the chain. Requests that the provider refuses end.
+    /// Posts the chain. Ends the requests that the provider refuses.
     [[gnu::always_inline]] void post_sends(Turn& turn) noexcept {
         if (ibv_send_wr* const chain = sends_.take_chain(); chain != nullptr) [[likely]] {
             if (sends_.coalesces()) [[unlikely]] {
@@ -189,71 +197,76 @@ public:
             }
         }
     }
-    /// Ends a request that was not posted, in its turn behind the posted ones (D19).
+    /// Ends a request that was not posted, after all posted requests before it have ended (D19).
     void leave_unposted(Turn& turn, const InFlightEntry& entry) noexcept;
-    /// A request that the provider refused, and that is in no table, ends at once.
+    /// Ends at once a request that the provider refused. The request is in no in-flight table.
     void refuse(Turn& turn, const InFlightEntry& entry) noexcept;
-    /// A request that is in no table ends with success, or as the device said.
+    /// Ends a request that is in no in-flight table, with `completion`: success, or the failure that the device
+    /// reported.
     void end_send(Turn& turn, const InFlightEntry& entry, Completion& completion) noexcept;
     void end_send_by_runtime(Turn& turn, const InFlightEntry& entry, Status status) noexcept;
 
-    /// Ends the entry at `offset` from the front as the work completion says, and all entries before it.
+    /// Ends all entries before the one at `offset` from the front, and then that entry, with the result of the work
+    /// completion.
     void complete_send(Turn& turn, std::uint32_t offset, const ibv_wc& wc) noexcept;
 
-    // ---- Its life ----
+    // ---- The queue pair's life ----
 
-    /// The queue pair is in error from here on, as a whole, whatever its type (D42). `device_too`: the device has it in
-    /// ERR. Else the control thread will move it there, and says so by unpark().
+    /// Puts the whole queue pair into error, whatever its type (D42). `device_too`: true if the device has the QP in
+    /// ERR. If it is false, the control thread will move the QP to ERR, and then call unpark().
     void fail(Turn& turn, Status cause, bool device_too = true) noexcept;
-    /// Its peer broke the agreement, or the flow control cannot go on.
+    /// The peer broke the rules of the flow control, or the flow control cannot go on: puts the queue pair into error.
     void fail_flow(Turn& turn, FlowFault fault) noexcept;
     [[nodiscard]] bool completes_on(const WorkerCq& cq) const noexcept { return send_cq_ == &cq || recv_cq_ == &cq; }
-    /// One of its CQs has failed, and gives no more completions (D46).
+    /// A CQ of the queue pair has failed, and gives no more completions (D46).
     void lose_cq(Turn& turn) noexcept;
-    /// Asks for a call of end_life(), or for another one.
+    /// Arranges a call of end_life() at the end of the step, even if it was called before.
     void look_again(Turn& turn) noexcept {
         look_again_ = true;
         turn.lives.add(*this);
     }
-    /// The result of leave(), once it is over.
+    /// The outcome of a leave() that is complete.
     struct Left {
         std::uint64_t command = 0;
         AnswerKind kind{};
         bool forgotten = false;
     };
-    /// The queue pair's part of the step, while it stands in Turn::lives. `may_leave`: its command can be answered.
+    /// Does the queue pair's part of the step. Called while the queue pair is in Turn::lives. `may_leave`: the answer
+    /// ring has room for the answer to leave().
     [[nodiscard]] std::optional<Left> turn(Turn& turn, bool may_leave) noexcept;
-    /// It must stay in Turn::lives.
+    /// True: the queue pair must stay in Turn::lives.
     [[nodiscard]] bool waits_for_turn() const noexcept { return look_again_ || leave_.way != Leaving::none; }
 
     void park() noexcept;
-    /// `state`: the state into which the control thread has moved it.
+    /// `state`: the state to which the control thread has moved the QP.
     void unpark(Turn& turn, QpState state, Status cause, bool device_lags) noexcept;
     void start_flow(Turn& turn, const FlowStart& start) noexcept { flow_->start(turn, start); }
 
-    /// Ways out of service. Each is answered when it is over.
+    /// Ways to take a queue pair out of service. The worker answers the command when it is complete.
     enum class Leaving : std::uint8_t { none, retire, forget, renew, lose };
     struct Leave {
         Leaving way = Leaving::none;
         std::uint64_t command = 0;
         Status cause = Status::qp_closed;
-        bool device_lags = false;    ///< its device may not have it in ERR yet
+        bool device_lags = false;    ///< the device may not have the QP in ERR yet
         std::uint64_t deadline = 0;  ///< retire
-        std::uint32_t quiet = 0;  ///< retire: cycles after which receives that nothing flushes are given up; 0: never
-        std::uint32_t life = 0;   ///< renew: see life_of()
+        /// retire: if only receives remain, cycles without a completed receive after which the worker stops waiting for
+        /// them; 0: it waits until the deadline
+        std::uint32_t quiet = 0;
+        std::uint32_t life = 0;         ///< renew: see life_of()
         QpState state = QpState::init;  ///< renew
     };
     void leave(Turn& turn, const Leave& how) noexcept;
-    /// Publishes to its sessions what they may know of it.
+    /// Publishes the state and limits of the queue pair to its sessions.
     void publish_record() noexcept;
 
-    // A send and its completion look at the two lines that begin here (D12).
+    // A send and its completion read the two cache lines that begin here (D12).
     ChainLink<WorkerQp> link;
 
 private:
     static constexpr std::uint16_t kMarkerTries = 1000;
 
-    /// The only writer of life_. Also updates what the hot loops ask.
+    /// The only writer of life_. Also updates the members that the hot loops read.
     void happens(QpEvent event) noexcept {
         life_ = after(life_, event);
         choose_way();
@@ -289,29 +302,29 @@ private:
     std::uint16_t inline_max_;
     QpLife life_ = QpLife::init;
     bool datagram_;
-    // A receive looks at this, too.
+    // Read by receives.
     RecvQueue recvs_;
-    // With many queue pairs a burst prefetches these before it begins.
+    // Prefetched before a burst, if there are many queue pairs.
     SendQueueLines provider_lines_;
-    bool provider_at_rest_ = false;  // ready and not parked: nobody else changes the provider's queue pair
+    bool provider_at_rest_ = false;  // the QP is ready and not parked, so the control thread does not change it
     // Cold.
     std::unique_ptr<Flow> flow_;  // never null
-    std::uint16_t parked_ = 0;    // nesting
+    std::uint16_t parked_ = 0;    // how many park() calls have no unpark() yet
     Status cause_ = Status::success;
-    bool cover_wanted_ = false;  // a marker is to follow when one can be posted
+    bool cover_wanted_ = false;  // a marker must be posted as soon as that is possible
     bool marker_in_flight_ = false;
-    std::uint16_t markers_refused_ = 0;           // in a row
-    bool device_lags_ = false;                    // in error, but its device may not have it in ERR: nothing is posted
-    bool flush_held_ = false;                     // device_lags_, and the peer may still act on waiting requests
-    Status leftover_status_ = Status::qp_closed;  // of requests that no device completed
-    Status unposted_status_ = Status::wr_flush_err;  // of requests that came when it was in error
+    std::uint16_t markers_refused_ = 0;  // refusals in a row
+    bool device_lags_ = false;           // in error, but the device may not have the QP in ERR, so no marker is posted
+    bool flush_held_ = false;            // device_lags_ is set, and the peer may still act on waiting requests
+    Status leftover_status_ = Status::qp_closed;     // for requests that the device did not complete
+    Status unposted_status_ = Status::wr_flush_err;  // for requests that arrived when the queue pair was in error
     std::uint16_t epoch_;
     std::uint32_t qp_num_ = 0;
     Options options_;
-    std::vector<WorkerSession*> sessions_;  // by share
+    std::vector<WorkerSession*> sessions_;  // in the order of Options::shares
     WorkerCq* send_cq_ = nullptr;
     WorkerCq* recv_cq_ = nullptr;
-    // On its way out of service.
+    // Used while the queue pair is taken out of service.
     Leave leave_;
     bool look_again_ = false;
     bool timed_out_ = false;
@@ -321,7 +334,7 @@ private:
     WorkerCq::Mark recv_mark_;
 
 public:
-    Due due;  ///< of Turn::lives
+    Due due;  ///< this queue pair's place in Turn::lives
 };
 
 template <class Slots>
@@ -336,7 +349,7 @@ template <class Slots>
                                                 : inline_room(request.sge.length);
     if (!turn.chains.room(std::size_t{request.num_sge} + framed, inline_bytes) || request.opcode == Opcode::bind_mw)
         [[unlikely]] {
-        turn.chains.ring(turn);  // a bind goes by itself, behind requests that were submitted before it (D24)
+        turn.chains.ring(turn);  // a bind is posted alone, after the requests that were submitted before it (D24)
     }
     const std::uint32_t position = sends_.entries().next_position();
     InFlightEntry& entry = sends_.entries().push();

@@ -1,4 +1,5 @@
-// The life of a queue pair after an error, while it is parked, and until it is gone. worker/README.md has the order.
+// The life of a queue pair after an error, while it is parked, and while it is taken out of service. worker/README.md
+// describes the order.
 #include <utility>
 
 #include "worker/worker_qp.hpp"
@@ -13,30 +14,34 @@ namespace pollcore {
     return leave_.way != Leaving::none && may_leave && parked_ == 0 ? advance(turn) : std::nullopt;
 }
 
-/// Does all that follows an error, in this order, whatever found the error. Each part does what it can now, and is
-/// called again when something that it waits for has happened.
+/// Does everything that follows an error, in this order, for all kinds of errors. Each part does what is possible now.
+/// When an event happens for which a part waits, this function is called again.
 [[gnu::cold]] void WorkerQp::end_life(Turn& turn) noexcept {
     happens(QpEvent::end_life);
-    // Requests that wait for the peer end behind the posted ones, and receives that the peer was promised go to others.
+    // Requests that wait for the peer end after the posted requests. Receives that this peer was promised become free
+    // for other peers.
     if (!flush_held_) {
         flow_->flush(turn);
         end_waiting(turn, flow_->waiting());
     }
     flow_->end_life(turn);
-    // Unsignaled requests that succeeded before the error leave no completion on some providers (H1).
+    // With some providers, unsignaled requests that succeeded before the error have no completion, so a marker follows
+    // (H1).
     cover(turn);
-    // A pool's receives come back flushed, and the application is not told of each. One completion at the end says that
-    // no more messages come.
+    // The receives of a pool come back flushed, and the application does not see these completions. It gets one final
+    // completion: no more messages come.
     if (!flow_->expects_message()) {
         recvs_.tell_end(turn, handle_, cause_);
     }
 }
 
-/// Posts a marker behind everything that is in the send queue now, or has it posted later. Its completion ends
-/// unsignaled requests that succeeded before the error, and requests that were not posted and wait for their turn.
+/// Posts a marker behind everything that is in the send queue now. If that is not possible yet, notes that a marker is
+/// wanted. The marker's completion ends unsignaled requests that succeeded before the error. It also ends requests that
+/// were not posted.
 [[gnu::cold]] void WorkerQp::cover(Turn& turn) noexcept {
     cover_wanted_ = false;
-    // A queue pair that was destroyed or reset has its remaining requests completed soon.
+    // If the QP was destroyed or reset, complete_leftovers() will complete the remaining requests, so no marker is
+    // needed.
     if (sends_.entries().empty() || sends_.provider() == nullptr || leave_.way == Leaving::renew) {
         return;
     }
@@ -47,8 +52,8 @@ namespace pollcore {
     post_marker(turn);
 }
 
-// Any opcode that the type has would do, since in ERR all requests are flushed. A marker is never posted to a live QP:
-// a peer that forbids remote writes would end the connection over it (D26).
+// The marker may have any opcode that the QP's type allows, because in ERR every request is flushed. A marker is never
+// posted to a live QP: if the peer forbids remote writes, the marker would end the connection (D26).
 void WorkerQp::post_marker(Turn& turn) noexcept {
     ibv_send_wr wr{};
     wr.send_flags = IBV_SEND_SIGNALED;
@@ -61,9 +66,9 @@ void WorkerQp::post_marker(Turn& turn) noexcept {
     }
     if (!sends_.post_now(turn, handle_, {.kind = InFlightEntry::Kind::marker}, wr)) {
         cover_wanted_ = true;
-        // The marker is tried again in the next step, since the requests before it wait for nothing else. A provider
-        // that never takes it must not keep the worker busy for ever: after kMarkerTries those requests end when the
-        // queue pair is closed.
+        // The worker tries again in the next step, because only the marker ends the requests before it. After
+        // kMarkerTries it gives up, so that a provider that always refuses cannot keep the worker busy for ever. Then
+        // these requests end when the queue pair is closed.
         if (++markers_refused_ < kMarkerTries) {
             look_again(turn);
         }
@@ -99,9 +104,9 @@ void WorkerQp::unpark(Turn& turn, QpState state, Status cause, bool device_lags)
     }
     choose_way();
     if (in_error()) {
-        look_again(turn);  // its marker was put off
+        look_again(turn);  // the marker was delayed while the QP was parked
     } else {
-        recvs_.refill(turn);  // in INIT it takes receives for the first time
+        recvs_.refill(turn);  // in INIT the QP accepts receives for the first time
     }
 }
 
@@ -123,7 +128,7 @@ void WorkerQp::leave(Turn& turn, const Leave& how) noexcept {
     if (how.way == Leaving::forget && leftover_status_ == Status::qp_closed) {
         leftover_status_ = how.cause;
     }
-    // Nothing more is posted, even if the provider did not move the QP to ERR.
+    // From now on nothing is posted, even if the provider did not move the QP to ERR.
     fail(turn, how.cause, !how.device_lags);
     if (!how.device_lags) {
         device_lags_ = flush_held_ = false;
@@ -133,7 +138,7 @@ void WorkerQp::leave(Turn& turn, const Leave& how) noexcept {
 
 std::optional<WorkerQp::Left> WorkerQp::advance(Turn& turn) noexcept {
     if (life_ == QpLife::failed) {
-        happens(QpEvent::leave);  // it was not in error yet when the command came
+        happens(QpEvent::leave);  // end_life() had not run when leave() was called, so leave() did not change the life
     }
     if (life_ == QpLife::draining) {
         if (leave_.way == Leaving::retire && !drained(turn)) {
@@ -161,7 +166,7 @@ std::optional<WorkerQp::Left> WorkerQp::advance(Turn& turn) noexcept {
     return Left{how.command, AnswerKind::done, how.way == Leaving::forget};
 }
 
-/// True: nothing is in flight, or it is not waited for any longer.
+/// True: nothing is in flight, or the worker waits no longer.
 bool WorkerQp::drained(Turn& turn) noexcept {
     if (sends_.entries().empty() && recvs_.size() == 0) {
         return true;
@@ -174,8 +179,9 @@ bool WorkerQp::drained(Turn& turn) noexcept {
     return timed_out_;
 }
 
-// Some providers never flush a receive that reached them in ERR (H1). When all else has come back, and no receive has
-// come for a while, they are given up: the runtime completes them as flushed once the QP is destroyed (D27).
+// Some providers never flush a receive that reached them in ERR (H1). If only receives remain, and none has completed
+// for a while, the worker waits no longer for them. The runtime completes these receives as flushed after the QP was
+// destroyed (D27).
 bool WorkerQp::only_late_receives(const Turn& turn) noexcept {
     if (leave_.quiet == 0 || !sends_.entries().empty()) {
         return false;
@@ -187,7 +193,7 @@ bool WorkerQp::only_late_receives(const Turn& turn) noexcept {
     return turn.now() - quiet_since_ >= leave_.quiet;
 }
 
-// The QP exists no more, or was RESET, so no hardware touches these buffers.
+// The QP was destroyed or RESET, or its device was lost, so no hardware touches the buffers of these requests.
 void WorkerQp::complete_leftovers(Turn& turn) noexcept {
     InFlightTable& entries = sends_.entries();
     while (!entries.empty()) {
@@ -212,8 +218,9 @@ void WorkerQp::complete_leftovers(Turn& turn) noexcept {
     recvs_.tell_end(turn, handle_, cause_);
 }
 
-// A life begins under a new generation. So a late completion of the old life is not taken for new work (H3), and
-// requests with the old handle are refused. The queue pair's number stays, so an SRQ finds it as before.
+// A life begins with a new generation. So a late completion of the old life cannot be mistaken for a completion of the
+// new life (H3), and requests with the old handle are refused. The QP number does not change, so the SRQ still finds
+// the queue pair.
 void WorkerQp::begin_life(Turn& turn, Life life, QpState state) noexcept {
     flow_->leave(turn);
     handle_.generation = life.generation;

@@ -8,8 +8,8 @@
 namespace pollcore {
 namespace {
 
-// A closing session's ring is emptied within as many steps as it has slots, since each step takes one at least. These
-// more steps allow for queue pairs that are parked meanwhile.
+// A step takes at least one request from the ring of a closing session, so the ring is empty after at most as many
+// steps as it has slots. These additional steps allow for queue pairs that are parked meanwhile.
 constexpr std::uint64_t kStepsToDrainMore = 64;
 
 }  // namespace
@@ -48,7 +48,7 @@ void WorkerSession::open_share(WorkerQp& qp, QpHandle handle, std::uint32_t send
 [[gnu::noinline]] void WorkerSession::count_throttled(std::size_t taken) noexcept {
     if (const std::uint64_t head = submissions_.released() + taken + 1; throttled_at_ != head) {
         throttled_at_ = head;
-        // Relaxed: a statistic that nobody else writes. A hostile process that writes it misleads only itself.
+        // Relaxed: only this worker writes this statistic. A hostile process that overwrites it misleads only itself.
         header_->throttled.store(++throttled_, std::memory_order_relaxed);
     }
 }
@@ -64,11 +64,11 @@ void WorkerSession::open_share(WorkerQp& qp, QpHandle handle, std::uint32_t send
     }
 }
 
-/// Returns the value for Completion::sampled_at.
+/// Ends the measurement. Returns the value for Completion::sampled_at.
 [[gnu::noinline]] std::uint32_t WorkerSession::end_sample(Turn& turn, bool success) noexcept {
     sampling_ = false;
     if (!success) {
-        return 0;  // the time that a failure took is no measure
+        return 0;  // the duration of a failed request is not recorded
     }
     const std::uint32_t now = turn.sample_clock();
     stages_->device.add(sampled_at_, now);
@@ -77,7 +77,7 @@ void WorkerSession::open_share(WorkerQp& qp, QpHandle handle, std::uint32_t send
 
 // ---- Completions ----
 
-/// The session looks for the answer in the request's line, too. kNotInLine tells it that it need not any more.
+/// The session looks for the answer in the request's line as well. kNotInLine tells the session that it can stop.
 [[gnu::noinline]] void WorkerSession::end_reply(Completion& completion) noexcept {
     reply_at_ = 0;
     completion.flags |= kNotInLine;
@@ -93,7 +93,7 @@ void WorkerSession::open_share(WorkerQp& qp, QpHandle handle, std::uint32_t send
     publish(turn, completion, nullptr);
 }
 
-// Takes the completion by value: for a reference every completion would have to be made in memory first.
+// Takes the completion by value. With a reference, the caller would have to store every completion in memory first.
 [[gnu::noinline]] void WorkerSession::publish_wide(Turn& turn, Completion completion, const ibv_wc* datagram) noexcept {
     if (completions_.reserve(2) < 2) [[unlikely]] {
         break_off(turn);
@@ -108,7 +108,8 @@ void WorkerSession::open_share(WorkerQp& qp, QpHandle handle, std::uint32_t send
         more.sl = datagram->sl;
         more.dlid_path_bits = datagram->dlid_path_bits;
     }
-    // A completion that the runtime makes while it routes one of the device has no time of the device (D37).
+    // Turn::device_time() belongs to the device's completion that is being routed. A completion that the runtime itself
+    // makes meanwhile has no device time (D37).
     if (options_.device_time && completion.ok() && (completion.flags & kByRuntime) == 0) {
         more.device_time = turn.device_time();
     }
@@ -128,7 +129,7 @@ bool WorkerSession::wake_application() noexcept {
     return true;
 }
 
-// ---- Its end ----
+// ---- The session's end ----
 
 [[gnu::cold]] void WorkerSession::break_off(Turn& turn) noexcept {
     if (broken_) {
@@ -146,10 +147,10 @@ void WorkerSession::begin_closing(std::uint64_t command, std::uint64_t step, boo
     broken_ = broken_ || abandoned;
 }
 
-// The queue pairs of a closing session were retired before, so only requests in its ring keep it.
+// The queue pairs of a closing session have been retired already, so only requests in its ring can delay its end.
 bool WorkerSession::drained(std::uint64_t step) noexcept {
-    // A request that was published in part may never become whole, and an application may go on submitting for ever.
-    // Neither is waited for.
+    // The worker does not wait for ever: a partly published request may never become complete, and an application may
+    // go on submitting.
     if (submissions_.ready() && step - closing_since_ > submissions_.capacity() + kStepsToDrainMore) [[unlikely]] {
         broken_ = true;
     }

@@ -1,17 +1,21 @@
-// The worker's end of a session: its two rings, and the books of its requests in flight. Nobody else writes either.
+// A session, as the worker sees it: the worker's ends of the session's two rings, and the counts of its requests in
+// flight. Only the worker writes these.
 //
-// A request is taken only when its completion has a place in the completion ring (I3), so completing never waits.
+// The worker takes a request only if the completion ring has a free slot for its completion (I3), so a completion never
+// waits for a slot.
 //
-// A completion may be written into the line of its request, instead of the completion ring (D50). A session marks a
-// request if it has no other in that send queue (CompletionInbox::expect_reply), one at a time. The request's line is
-// in the worker's cache, and the application looks there as well as in the ring, so an answer there moves no other
-// line. The answer may be written until the application has been told that the slot is free again. The worker puts off
-// telling it while a marked request is in flight, but not for more than a quarter of the ring, not in a small ring, and
-// not when it falls asleep. A failure, and a completion that comes after the telling, go by the ring and say so
-// (kNotInLine), so that the session always knows whether it still has to look at the line.
+// The worker may write a completion into the cache line of its request instead of the completion ring (D50). To allow
+// this, a session marks a request (CompletionInbox::expect_reply). It marks one request at a time, and only if it has
+// no other request in that send queue. The request's line is in the worker's cache, and the application looks there as
+// well as in the ring, so such an answer moves no other line. The worker may write the answer until it has told the
+// application that the request's slot is free again. While a marked request is in flight, the worker delays this news.
+// It tells the application at once if more than a quarter of the ring's slots would be held back, if the ring is small,
+// and before it falls asleep. A
+// failure, and a completion that is too late for the line, go through the ring with the flag kNotInLine, so that the
+// session knows that it need not look at the line any more.
 //
-// Thread safety: made by the control thread, the worker's from add_session until the answer to remove_session, but for
-// refused().
+// Thread safety: the control thread makes the object. It belongs to the worker from the command AddSession until the
+// worker has answered RemoveSession. Any thread may call refused().
 #pragma once
 
 #include <algorithm>
@@ -43,7 +47,7 @@ public:
     Share(WorkerQp& qp, QpHandle handle, std::uint32_t send_depth, std::uint32_t recv_depth)
         : qp_(&qp), handle_(handle), send_depth_(send_depth), recv_depth_(recv_depth) {}
 
-    /// Null: it has none.
+    /// Null: the session has no part in a queue pair with this index.
     [[nodiscard]] WorkerQp* qp() const noexcept { return qp_; }
     [[nodiscard]] QpHandle handle() const noexcept { return handle_; }
     [[nodiscard]] std::uint32_t send_room() const noexcept { return send_depth_ - std::min(sends_, send_depth_); }
@@ -54,7 +58,7 @@ public:
     void end_sends(std::uint32_t n) noexcept { sends_ -= n; }
     void take_recv() noexcept { ++recvs_; }
     void end_recv() noexcept { --recvs_; }
-    /// Counts a retired send. Returns how many there were, with this one, modulo 2^32.
+    /// Counts one more retired send. Returns the number of retired sends so far, modulo 2^32.
     std::uint32_t retire() noexcept { return ++retired_; }
 
 private:
@@ -68,18 +72,19 @@ private:
 };
 static_assert(sizeof(Share) == 32);
 
-/// How much the sessions of one other process may take of a worker together: a quantum in each step, whatever was left
-/// of the step before (deficit round robin). Belongs to the worker.
+/// Limits how much work of one other process a worker takes in each step, over all sessions of that process (deficit
+/// round robin). Each step grants a quantum. An unused remainder is not carried over, but a debt is. Belongs to the
+/// worker.
 class ClientShare {
 public:
-    /// A request costs this, or its bytes if these are more.
+    /// What a request costs, in bytes, unless its message is longer. A longer message costs its length.
     static constexpr std::int64_t kRequest = 4096;
 
-    /// `id`: of the process; 0 is the worker's own.
+    /// `id`: the process; 0 is the worker's own process.
     explicit ClientShare(std::uint32_t id = 0) : id_(id) {}
 
     [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
-    /// True: something is left in this step. Each step gets `quantum`.
+    /// True: the process may take more in this step. `quantum`: what each step grants, in bytes.
     [[nodiscard]] bool left(std::uint64_t step, std::int64_t quantum) noexcept {
         if (step_ != step) {
             step_ = step;
@@ -91,32 +96,36 @@ public:
 
 private:
     std::uint32_t id_;
-    std::uint64_t step_ = 0;  // the step that left_ belongs to
-    std::int64_t left_ = 0;   // negative: a message was longer than the quantum; the debt is carried over
+    std::uint64_t step_ = 0;  // the step for which left_ holds
+    // in bytes; negative: the last message cost more than remained, and the next steps pay the debt
+    std::int64_t left_ = 0;
 };
 
 class alignas(kCacheLine) WorkerSession {
 public:
     struct Options {
-        std::uint32_t id = 0;             ///< the control thread's name for it; an index is used again
-        ClientShare* client = nullptr;    ///< share of the session's process; null: this process, which has no limit
-        int application_fd = -1;          ///< its application sleeps on it; -1: never
-        bool application_socket = false;  ///< application_fd is a socket to another process, no eventfd
-        bool device_time = false;         ///< SessionOptions::device_time
+        std::uint32_t id = 0;  ///< the control thread's name for the session; never reused, unlike an index
+        /// limit of the session's process; null: the session belongs to the worker's own process, which has no limit
+        ClientShare* client = nullptr;
+        int application_fd = -1;  ///< descriptor on which the application sleeps; -1: the application never sleeps
+        /// true: application_fd is a socket to another process; false: it is an eventfd
+        bool application_socket = false;
+        bool device_time = false;  ///< SessionOptions::device_time
     };
     WorkerSession(void* block, const SessionLayout& layout, const Options& options);
 
     [[nodiscard]] const Options& options() const noexcept { return options_; }
-    /// At its worker.
+    /// The session's index at its worker.
     [[nodiscard]] std::uint32_t index() const noexcept { return index_; }
     void set_index(std::uint32_t index) noexcept { index_ = index; }
-    /// Requests that its library should not have let through. Any thread.
+    /// Number of requests that the worker refused: bad ones, which the session's library should have rejected, and
+    /// requests that met a closing session or queue, or a limit of the peer. Any thread.
     [[nodiscard]] std::uint64_t refused() const noexcept { return refused_.value(); }
 
     // ---- Requests ----
 
     [[nodiscard]] const RingConsumer<WorkRequest>& submissions() const noexcept { return submissions_; }
-    /// The first `n` slots are taken.
+    /// Gives the first `n` slots back to the application. The application may learn of it later.
     void release(std::size_t n) noexcept {
         if (reply_at_ == 0) [[likely]] {
             submissions_.release(n);
@@ -124,25 +133,26 @@ public:
             submissions_.release_later(n);
         }
     }
-    /// There was nothing to take: tells the application of freed slots, if that was put off and no marked request is in
-    /// flight.
+    /// Called when the ring held no request. If the news of free slots was delayed, and no marked request is in flight,
+    /// tells the application of the slots.
     void release_rest() noexcept {
         if (submissions_.unpublished() && reply_at_ == 0) {
             submissions_.publish();
         }
     }
-    /// Tells the application of all freed slots, even if that was to be put off.
+    /// Tells the application of all free slots now, even if a marked request is in flight.
     void release_all() noexcept { submissions_.publish(); }
 
-    /// How many of `wanted` requests may be taken, whatever they are, so that each one's completion has a place (I3).
-    /// Counts what is in flight, not slots (D13).
+    /// How many of `wanted` requests, of any kind, may be taken so that each completion has a slot (I3). It counts
+    /// requests in flight, not occupied slots (D13).
     [[nodiscard]] [[gnu::always_inline]] std::uint32_t completion_room(std::uint32_t wanted) noexcept {
         const std::size_t owed = std::size_t{in_flight_} + pooled_posted_;
         const std::size_t slots = completions_.reserve((owed + wanted) << wide_) >> wide_;
         return static_cast<std::uint32_t>(std::min(slots - std::min(owed, slots), std::size_t{wanted}));
     }
-    /// False: the process has had its share of this step. Its sessions' requests stay in their rings until the next, so
-    /// the worker keeps nothing for it. `taken`: slots of this step that release() has not been told of.
+    /// False: the process has used its limit in this step. The requests of its sessions stay in the sessions' rings
+    /// until the next step, so the worker stores nothing for them. `taken`: slots taken in this step and not given to
+    /// release() yet.
     [[nodiscard]] bool has_share_left(const Turn& turn, std::size_t taken) noexcept {
         if (options_.client->left(turn.number(), std::int64_t{turn.options.submit_burst} * ClientShare::kRequest))
             [[likely]] {
@@ -157,14 +167,14 @@ public:
     void close_share(std::size_t qp_index) noexcept { shares_[qp_index] = Share{}; }
     void prefetch_share(std::size_t qp_index) const noexcept { __builtin_prefetch(&shares_.data()[qp_index], 1); }
 
-    /// Requests are in flight from here on until they complete or retire.
+    /// Counts `n` requests as in flight, until they complete or retire.
     void take_sends(Share& share, std::uint32_t n) noexcept {
         if (kAdmission) {
             share.take_sends(n);
             in_flight_ += n;
         }
     }
-    /// One of them is unsignaled.
+    /// Counts one of the requests in flight as unsignaled.
     void take_unsignaled() noexcept { ++unsignaled_; }
     void take_recv(Share& share) noexcept {
         share.take_recv();
@@ -173,31 +183,34 @@ public:
     void take_shared_recv() noexcept { ++in_flight_; }
     void take_pooled(std::uint32_t n) noexcept { pooled_posted_ += n; }
     void end_pooled() noexcept { --pooled_posted_; }
-    /// A request that was taken is not posted, and ends as a refused one.
+    /// Ends a request that was taken but not posted, as a refused request.
     void give_up(Turn& turn, Share& share, const WorkRequest& request, Status status) noexcept;
 
-    /// True: the request takes the last place that the session has, so it must have a signal. Then a session that gets
-    /// a request refused for want of a place always has a completion or a retirement to wait for.
+    /// True: the request must be signaled, because the share or the session has no room for another request, or because
+    /// unsignaled requests have more than half of the completion slots. The signal makes sure that a session whose
+    /// submission finds no room always has a completion or a retirement to wait for.
     [[nodiscard]] bool must_signal(const Share& share) const noexcept {
         return !planted(Bug::wedged) &&
                (share.sends_full() || in_flight_ >= completion_slots_ || unsignaled_ > completion_slots_ / 2);
     }
     [[nodiscard]] std::uint32_t in_flight() const noexcept { return in_flight_; }
-    /// Receives of its pools that wait for a message.
+    /// Receives of the session's pools that wait for a message.
     [[nodiscard]] std::uint32_t pooled_posted() const noexcept { return pooled_posted_; }
     [[nodiscard]] bool idle() const noexcept { return in_flight_ == 0 && pooled_posted_ == 0; }
 
-    /// The request in the i-th slot, which is being taken, is marked.
+    /// Called when the worker takes a marked request from the i-th slot.
     void expect_reply(std::size_t i) noexcept {
         static_assert(kSlotsPerWorkRequestMax <= RingConsumer<WorkRequest>::kAnsweredInFrom * 3 / 4,
-                      "room for any request beside what is put off");
+                      "the longest request fits beside the slots whose release is delayed");
         const std::uint64_t index = submissions_.released() + i;
         reply_at_ = index + 1;
-        submissions_.prefetch(index);  // fetched from the application, which watches it, while the device works
+        // the application reads this line all the time; the worker fetches it while the device works
+        submissions_.prefetch(index);
     }
     [[nodiscard]] bool expects_reply() const noexcept { return reply_at_ != 0; }
-    /// True: the next look at the session is to be left out. It was answered in its request's line, and its application
-    /// needs a moment to see that and to submit again. A look that comes too early is harmful (D16).
+    /// True: the worker should not look at this session now. It has just written an answer into a request's line, and
+    /// the application needs a moment to see the answer and to submit again. A look that comes too early does harm
+    /// (D16).
     [[nodiscard]] bool rests() noexcept {
         if (rest_ == 0) [[likely]] {
             return false;
@@ -205,8 +218,8 @@ public:
         --rest_;
         return true;
     }
-    /// A request whose latency is to be followed was taken. The worker follows one of a session at a time, to its
-    /// completion.
+    /// Called when the worker takes a request whose latency is measured. The worker measures one request of a session
+    /// at a time, until the request completes.
     void begin_sample(Turn& turn, InFlightEntry& entry, std::uint32_t submitted_at) noexcept;
     [[nodiscard]] bool sampling() const noexcept { return sampling_; }
 
@@ -214,13 +227,13 @@ public:
 
     void prefetch_completions() const noexcept { completions_.prefetch(); }
     [[nodiscard]] bool wide() const noexcept { return wide_; }
-    /// Slots of the completion ring that were written, modulo 2^32.
+    /// Number of completion-ring slots written so far, modulo 2^32.
     [[nodiscard]] std::uint32_t completions_written() const noexcept {
         return static_cast<std::uint32_t>(completions_.produced());
     }
 
-    /// Ends a request of a queue pair's send queue or receive queue, as `completion` says. `datagram`: the work
-    /// completion, if a datagram was received.
+    /// Ends a request of a queue pair's send queue or receive queue, and delivers `completion`. `datagram`: the work
+    /// completion, if the request received a datagram; else null.
     [[gnu::always_inline]] void complete(Turn& turn, std::size_t qp_index, const InFlightEntry& entry,
                                          Completion& completion, bool from_recv_queue,
                                          const ibv_wc* datagram) noexcept {
@@ -230,7 +243,7 @@ public:
             sampled_at = end_sample(turn, completion.ok());
             std::memcpy(completion.sampled_at, &sampled_at, sizeof(sampled_at));
         }
-        // The completion first, for the application waits for it. Nobody else sees the rest.
+        // The application waits for the completion, so it goes out before the counts are updated.
         if (!entry.replies_in_line()) [[likely]] {
             publish(turn, completion, datagram);
         } else if (!completion.ok() || !reply(turn, completion.byte_len, sampled_at)) {
@@ -239,38 +252,40 @@ public:
         }
         settle(qp_index, entry, from_recv_queue);
     }
-    /// Ends a receive of a shared receive queue.
+    /// Ends a receive of a shared receive queue, and delivers `completion`.
     void complete_shared_recv(Turn& turn, const Completion& completion, const ibv_wc* datagram) noexcept {
         publish(turn, completion, datagram);
         --in_flight_;
     }
-    /// Delivers a message, or the end of a queue pair, with a buffer of a receive pool or a record of a write ring.
+    /// Delivers a message in a buffer of a receive pool or in a record of a write ring, or the final completion of a
+    /// queue pair.
     void hand_out(Turn& turn, const Completion& completion, const ibv_wc* datagram) noexcept {
         publish(turn, completion, datagram);
     }
-    /// Ends an unsignaled request of a send queue that has succeeded. It may have had a signal of the worker's own.
+    /// Ends a successful request of a send queue that the application left unsignaled. The worker may have added a
+    /// signal of its own.
     [[gnu::always_inline]] void retire(Turn& turn, std::size_t qp_index, const InFlightEntry& entry) noexcept {
         settle(qp_index, entry, false);
         if ((entry.flags & InFlightEntry::kSampled) != 0) [[unlikely]] {
-            (void)end_sample(turn, false);  // nobody knows when it ended, only that a later one has
+            (void)end_sample(turn, false);  // the time at which this request ended is unknown
         }
         Share& share = shares_[qp_index];
         ++retired_;
-        // Release, with the acquire in Accounts::refresh_retired: the device is done with the buffer.
+        // Release, pairs with the acquire in Accounts::refresh_retired: the device no longer uses the buffer.
         const RetiredWord word{.generation = share.handle().generation, .count = share.retire()};
         retired_counts_[qp_index].store(word.pack(), std::memory_order_release);
         header_->retired.store(retired_, std::memory_order_release);
         turn.counters.retired.add();
-        tell(turn);  // the application may wait for the room
+        tell(turn);  // the application may wait for room
     }
-    /// Counts a bad request that has no completion, and that the session's library should not have let through.
+    /// Counts a bad request that gets no completion. The session's library should have rejected the request.
     void count_refused() noexcept { refused_.add(); }
-    /// Completes a request that was not taken, with `status`.
+    /// Completes a request with `status` instead of taking it.
     void refuse(Turn& turn, const WorkRequest& request, Status status) noexcept;
 
-    // ---- Completions of ordinary requests (ordinary.cc), which end with success, many at a time ----
+    // ---- Successful completions of ordinary requests (ordinary.cc), written many at a time ----
 
-    /// How many of `wanted` completions may be written before publish_written().
+    /// How many of `wanted` completions have a free slot. At most so many may be written before publish_written().
     [[nodiscard]] std::uint32_t write_room(std::uint32_t wanted) noexcept {
         return kAdmission ? static_cast<std::uint32_t>(completions_.reserve(wanted)) : wanted;
     }
@@ -295,7 +310,8 @@ public:
             in_flight_ -= n;
         }
     }
-    /// Completes the marked request in its line. False: the completion has to go by the ring.
+    /// Writes the completion of the marked request into the request's line. False: it did not, and the completion must
+    /// go through the ring.
     [[nodiscard]] [[gnu::always_inline]] bool complete_in_line(Turn& turn, std::size_t qp_index,
                                                                std::uint32_t byte_len) noexcept {
         if (!reply(turn, byte_len, 0)) {
@@ -306,51 +322,53 @@ public:
         return true;
     }
 
-    // ---- What the session may know of queue pairs and shared receive queues ----
+    // ---- Records by which the session learns of queue pairs and shared receive queues ----
 
     void publish_limits(std::size_t qp_index, QpLimitsWord limits, MessageLimitsWord longest) noexcept {
-        // Relaxed: the status that follows publishes them.
+        // Relaxed: the later store of the status publishes these stores.
         records_[qp_index].limits.store(limits.pack(), std::memory_order_relaxed);
         records_[qp_index].longest.store(longest.pack(), std::memory_order_relaxed);
     }
     void publish_status(std::size_t qp_index, const QpStatusWord& status) noexcept {
-        // Release, with the acquire in SessionCore::admit: the limits that were published before belong to this status.
+        // Release, pairs with the acquire in SessionCore::admit: a session that sees this status also sees the limits.
         records_[qp_index].status.store(status.pack(), std::memory_order_release);
     }
-    /// `status` 0: the queue is closed.
+    /// `status` is 0 if the queue is closed.
     void publish_srq(std::size_t srq_index, std::uint64_t status) noexcept {
-        // Release, with the acquire in SessionCore::admit_shared: the session's receives find the queue here.
+        // Release, pairs with the acquire in SessionCore::admit_shared, which looks up the queue for a receive.
         srq_records_[srq_index].status.store(status, std::memory_order_release);
     }
 
     // ---- Sleepers ----
 
-    /// The worker is about to sleep: an application that submits from here on rings its bell (D23).
+    /// The worker is about to sleep. An application that submits from now on signals the worker's bell (D23).
     void expect_worker_asleep() noexcept { header_->worker_sleep.expect(); }
-    /// The worker is awake. True: it was not woken by this session.
+    /// The worker is awake. Returns true if this session did not wake the worker.
     bool worker_awake() noexcept { return header_->worker_sleep.rest(); }
-    /// When this session woke the worker, by cycles_now(). Another process may have written any number.
+    /// When this session woke the worker, in cycles of cycles_now(). A hostile process may have written any number.
     [[nodiscard]] std::uint64_t woken_at() const noexcept { return header_->woken_at.load(std::memory_order_relaxed); }
-    /// Called after Turn::tell(): wakes the application. True: it slept.
+    /// Called after Turn::tell(). Wakes the application if it sleeps. Returns true if it slept.
     bool wake_told() noexcept {
         tells_ = true;
         return wake_application();
     }
 
-    // ---- Its end ----
+    // ---- The session's end ----
 
-    /// The session wrote something that no correct session writes: nothing more is taken from it.
+    /// Called when the session wrote something that no correct session writes. The worker takes nothing more from the
+    /// session.
     void break_off(Turn& turn) noexcept;
     [[nodiscard]] bool broken() const noexcept { return broken_; }
-    /// The session's requests are refused from here on. `abandoned`: those in its ring are not waited for.
+    /// From now on the session's requests are refused. `abandoned`: the worker does not wait for requests that are
+    /// still in the session's ring.
     void begin_closing(std::uint64_t command, std::uint64_t step, bool abandoned) noexcept;
     [[nodiscard]] bool closing() const noexcept { return closing_; }
-    /// The command that was given to begin_closing().
+    /// The `command` of begin_closing().
     [[nodiscard]] std::uint64_t closing_command() const noexcept { return closing_command_; }
-    /// True: the session has nothing in flight and nothing in its ring, or has gone on submitting for so long that it
-    /// is not waited for.
+    /// True: the session has nothing in flight and nothing in its ring. Also true if the session is broken, or if its
+    /// ring did not become empty for so many steps that the worker gives up.
     [[nodiscard]] bool drained(std::uint64_t step) noexcept;
-    /// From here on nobody takes the session's requests; Session::poll completes them by itself.
+    /// From now on the worker takes no requests of the session. Session::poll completes them itself.
     void detach() noexcept;
 
 private:
@@ -362,7 +380,7 @@ private:
             turn.tell(*this);
         }
     }
-    // Gives back what the entry held: its share of the queue and its place among the session's requests.
+    // The request of this entry has ended: subtracts it from the counts of requests in flight.
     [[gnu::always_inline]] void settle(std::size_t qp_index, const InFlightEntry& entry,
                                        bool from_recv_queue) noexcept {
         Share& share = shares_[qp_index];
@@ -374,8 +392,8 @@ private:
         --in_flight_;
         unsignaled_ -= !entry.signaled();
     }
-    // Copies field by field: a copy of the whole would wait until the small stores that made it have left the store
-    // buffer (D10). Returns the last eight bytes.
+    // Copies field by field. A copy of the whole struct would stall until the small stores that filled the struct have
+    // left the store buffer (D10). Returns the slot's last eight bytes, which the caller stores.
     [[gnu::always_inline]] static std::uint64_t write_slot(Completion& slot, const Completion& completion) noexcept {
         slot.tag = completion.tag;
         slot.qp = completion.qp;
@@ -390,8 +408,8 @@ private:
                std::uint64_t{static_cast<std::uint8_t>(completion.opcode)} << 8 |
                std::uint64_t{completion.flags} << 16 | std::uint64_t{sampled_at} << 24;
     }
-    // The slot was reserved when the request was taken, so there is room, unless the consumer has tampered with the
-    // ring.
+    // There is room, because the slot was reserved when the request was taken. Only a consumer that has tampered with
+    // the ring makes the push fail.
     [[gnu::always_inline]] void publish(Turn& turn, const Completion& completion, const ibv_wc* datagram) noexcept {
         if (wide_) [[unlikely]] {
             publish_wide(turn, completion, datagram);
@@ -412,7 +430,8 @@ private:
         tell(turn);
     }
     void publish_wide(Turn& turn, Completion completion, const ibv_wc* datagram) noexcept;
-    // Writes the marked request's completion, a success, into its line. False: it has to go by the ring.
+    // Writes the successful completion of the marked request into the request's line. False: it did not, and the
+    // completion must go through the ring.
     [[nodiscard]] [[gnu::always_inline]] bool reply(Turn& turn, std::uint32_t byte_len,
                                                     std::uint32_t sampled_at) noexcept {
         const std::uint64_t index = reply_at_ - 1;
@@ -426,7 +445,7 @@ private:
                             std::uint64_t{RequestHead::kReplied} << RequestHead::kFlags);
         reply_at_ = 0;
         rest_ = kLooksLeftOut;
-        submissions_.release(0);  // tells of freed slots that were put off
+        submissions_.release(0);  // publishes the free slots whose news was delayed
         turn.counters.delivered.add();
         tell(turn);
         return true;
@@ -436,36 +455,37 @@ private:
     void count_throttled(std::size_t taken) noexcept;
     bool wake_application() noexcept;
 
-    // Members stand in the order in which the hot path needs them.
+    // The members are in the order in which the hot path needs them.
     RingConsumer<WorkRequest> submissions_;
     RingProducer<Completion> completions_;
     std::uint32_t index_ = 0;
     std::uint32_t completion_slots_ = 0;
     std::uint32_t in_flight_ = 0;
     std::uint32_t pooled_posted_ = 0;
-    std::uint32_t unsignaled_ = 0;  // requests in flight that are unsignaled, and that nothing has retired yet
-    std::uint32_t rest_ = 0;        // looks that are still to be left out
-    // The 64-bit indices of a ring begin at 0 and never wrap, so one more than an index leaves 0 for "none".
-    std::uint64_t reply_at_ = 0;  // one more than the index of the request that may be answered in its line; 0: none
+    std::uint32_t unsignaled_ = 0;  // unsignaled requests in flight
+    std::uint32_t rest_ = 0;        // looks that the worker must still skip
+    // The 64-bit indices of a ring begin at 0 and never wrap, so reply_at_ and throttled_at_ hold an index plus one.
+    std::uint64_t reply_at_ = 0;  // index, plus one, of the request that may be answered in its line; 0: none
     std::uint64_t retired_ = 0;
     Options options_;
     bool closing_ = false;
     bool broken_ = false;
-    bool wide_ = false;   // its completions take two slots of the ring (D39)
-    bool tells_ = false;  // its application may have to be woken when a completion was written
+    bool wide_ = false;   // each completion takes two slots of the ring (D39)
+    bool tells_ = false;  // after the next completion, the application may have to be woken
     Counter refused_;
     std::uint64_t throttled_ = 0;
-    std::uint64_t throttled_at_ = 0;   // one more than the slot that was counted last in SessionHeader::throttled
-    std::uint64_t closing_since_ = 0;  // the step in which it began
+    // index, plus one, of the request that was last counted in SessionHeader::throttled
+    std::uint64_t throttled_at_ = 0;
+    std::uint64_t closing_since_ = 0;  // the step in which closing began
     std::uint64_t closing_command_ = 0;
     SessionHeader* header_ = nullptr;
     QpRecord* records_ = nullptr;
     std::atomic<std::uint64_t>* retired_counts_ = nullptr;
     SrqRecord* srq_records_ = nullptr;
     SessionStages* stages_ = nullptr;
-    bool sampling_ = false;         // a request of this session is followed
-    std::uint32_t sampled_at_ = 0;  // when the followed request was taken
-    OwnLines<Share> shares_;        // by QP index
+    bool sampling_ = false;         // the latency of a request of this session is being measured
+    std::uint32_t sampled_at_ = 0;  // when the measured request was taken
+    OwnLines<Share> shares_;        // indexed by the QP's index
 };
 
 }  // namespace pollcore

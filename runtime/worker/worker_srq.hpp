@@ -1,8 +1,9 @@
-// The worker's end of a shared receive queue: its receives, and the queue pairs that take them.
+// A shared receive queue, as the worker sees it: its receives, and the queue pairs that use it.
 //
-// Only the work completion's qp_num tells which queue pair took a receive. It is valid whatever the status (D20).
+// Only the qp_num of the work completion shows which queue pair took a receive. It is valid for any status (D20).
 //
-// Thread safety: made by the control thread, the worker's from add_srq until the answer to forget_srq.
+// Thread safety: the control thread makes the object. It belongs to the worker from the command AddSrq until the worker
+// has answered ForgetSrq.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ public:
         std::uint32_t sges_max = 1;
         std::uint32_t device = 0;
         std::uint32_t pd = 0;
-        /// Index, at the worker, of the session that submits the receives and gets all completions.
+        /// Index at the worker of the session that submits the receives and gets all completions.
         std::uint32_t session = 0;
     };
 
@@ -42,16 +43,16 @@ public:
     [[nodiscard]] SrqHandle handle() const noexcept { return options_.handle; }
     [[nodiscard]] RecvQueue& recvs() noexcept { return recvs_; }
     [[nodiscard]] const RecvQueue& recvs() const noexcept { return recvs_; }
-    /// The session whose receives they are; set by add().
+    /// The session that submits the receives. Set by add().
     [[nodiscard]] const WorkerSession* session() const noexcept { return session_; }
 
-    /// The worker has it from now on.
+    /// Called when the worker gets the SRQ.
     void add(Turn& turn, WorkerSession& session) noexcept {
         session_ = &session;
         publish_record();
         recvs_.refill(turn);
     }
-    /// Takes no more receives. Those that it has, and those that it refuses, end with `status`.
+    /// From now on the SRQ refuses receives. Receives that it has, and receives that it refuses, end with `status`.
     void retire(Status status) noexcept {
         closing_ = true;
         leftover_status_ = status;
@@ -60,14 +61,15 @@ public:
     }
     [[nodiscard]] bool closing() const noexcept { return closing_; }
     [[nodiscard]] Status leftover_status() const noexcept { return leftover_status_; }
-    /// Completes the remaining receives (D22). Called when the queue, and all queue pairs that use it, exist no more.
+    /// Completes the remaining receives (D22). Called when the provider's SRQ and all queue pairs that use it do not
+    /// exist any more.
     void complete_leftovers(Turn& turn) noexcept { recvs_.complete_leftovers(turn, leftover_status_); }
 
     /// Makes room for one more queue pair. Throws std::bad_alloc.
     void make_room() { qps_.make_room(); }
     void add(WorkerQp& qp) noexcept { qps_.add(qp.qp_num(), &qp); }
     void remove(const WorkerQp& qp) noexcept { qps_.remove(qp.qp_num()); }
-    /// Null: no queue pair has the number, which is a provider's mistake.
+    /// Null: no queue pair has this number. This is an error of the provider.
     [[nodiscard]] WorkerQp* find(std::uint32_t qp_num) const noexcept { return qps_.find(qp_num); }
 
 private:

@@ -1,5 +1,5 @@
-// The wr_id that a provider is given. It names queue, generation and place, so a completion finds its entry whatever QP
-// number it carries (H3).
+// The wr_id of a posted work request. It contains the queue, the generation and the place, so the worker can find the
+// entry of a completion without its QP number (H3).
 //
 // Thread safety: pure.
 #pragma once
@@ -12,11 +12,11 @@
 
 namespace pollcore {
 
-/// The wr_id of a request of a queue pair's send or receive queue.
+/// The wr_id of a request in a queue pair's send queue or receive queue.
 struct WrId {
     QpHandle qp;
     bool recv = false;
-    std::uint32_t position = 0;  ///< pack() keeps its low kPositionBits
+    std::uint32_t position = 0;  ///< pack() stores only the low kPositionBits
 
     static constexpr unsigned kPositionBits = 24;
     static constexpr std::uint32_t kPositionMask = (1u << kPositionBits) - 1;
@@ -34,13 +34,13 @@ struct WrId {
     }
 };
 
-/// The wr_id of a shared receive. One bit, which WrId never sets, tells the two apart.
+/// The wr_id of a receive in a shared receive queue. It has the bit kMark, which a WrId never has.
 struct SrqWrId {
     SrqHandle srq;
     std::uint32_t slot = 0;
 
     static constexpr std::uint64_t kMark = std::uint64_t{1} << 31;
-    static constexpr std::uint64_t kRecv = WrId{.recv = true}.pack();  ///< set for any receive
+    static constexpr std::uint64_t kRecv = WrId{.recv = true}.pack();  ///< set in the wr_id of every receive
     static_assert((WrId{QpHandle{0xffff, 0xffff}, true, WrId::kPositionMask}.pack() & kMark) == 0);
     static_assert(kQueueDepthMax - 1 <= WrId::kPositionMask);
 
@@ -54,7 +54,7 @@ struct SrqWrId {
     }
 };
 
-/// True: the wr_id is a send queue's.
+/// True: the wr_id belongs to a request in a send queue.
 [[nodiscard]] constexpr bool names_send(std::uint64_t word) noexcept {
     return (word & (SrqWrId::kMark | SrqWrId::kRecv)) == 0;
 }

@@ -1,10 +1,11 @@
-// The reading end of a write ring: one writer's records, found by looking at memory, and the places that the
-// application has not given back.
+// The reading end of a write ring. A peer writes records into the ring with RDMA writes. The worker finds the records
+// by looking at memory, and keeps track of those that the application has not given back. The ring is filled from its
+// end to its beginning (peer/record.hpp).
 //
-// A peer writes the ring, so its contents may be half written, old, or a lie. A record counts once its seal is right,
-// and it must lie within the lines that the peer was granted.
+// The contents of the ring may be half written, old, or false. A record is valid only if its seal is right. A valid
+// record must lie within the lines that the peer was granted.
 //
-// Thread safety: the worker's alone, but for held().
+// Thread safety: only the worker's thread uses it, but any thread may call held().
 #pragma once
 
 #include <algorithm>
@@ -21,17 +22,18 @@ namespace pollcore {
 
 class alignas(kCacheLine) WriteRing {
 public:
-    /// Buffer number of the completion that tells the end of a queue pair; beyond all places.
+    /// Buffer number of the final completion of a queue pair. No place has this number.
     static constexpr std::uint32_t kEnd = 0xffffffff;
 
     struct Record {
         RecordHeader header;
-        std::uint32_t place = 0;  ///< its last line in the ring
+        std::uint32_t place = 0;  ///< index of the record's last line in the ring
     };
     enum class Look : std::uint8_t { nothing, record, lie };
 
-    /// A ring of `lines` lines (a power of two) of zeroed memory at `memory`. The application has at most `held_max`
-    /// records at a time. The first record begins at `position`.
+    /// A ring of `lines` lines (a power of two) in the zeroed memory at `memory`. The application may have at most
+    /// `held_max` records at a time. `secret`: the seeds of stamps and seals are computed from it. The first record
+    /// begins at `position`.
     WriteRing(std::byte* memory, std::uint32_t lines, std::uint32_t held_max, std::uint64_t secret,
               std::uint32_t position = 0)
         : memory_(memory),
@@ -44,14 +46,15 @@ public:
 
     [[nodiscard]] std::uint32_t lines() const noexcept { return mask_ + 1; }
     [[nodiscard]] std::uint32_t message_max() const noexcept { return ring_message_max(lines()); }
-    /// The position at which the next record begins. A new writer begins there.
+    /// The position of the next record. A new writer begins there.
     [[nodiscard]] std::uint32_t next() const noexcept { return next_.load(std::memory_order_relaxed); }
-    /// A writer may fill all positions before this one.
+    /// The writer may fill all positions before this one.
     [[nodiscard]] std::uint32_t granted() const noexcept { return freed_.load(std::memory_order_relaxed) + lines(); }
     [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
     [[nodiscard]] bool full() const noexcept { return held_ == held_max_; }
 
-    /// A new writer begins, at next(). Records that the last writer left do not count any more.
+    /// A new writer, the peer of `qp`, begins at next(). Records that the previous writer left are not valid any more.
+    /// `in_order`: the device writes memory in order.
     void begin(QpHandle qp, bool in_order) noexcept {
         seed_ = std::rotl((secret_ ^ ++lives_) * 0x9fb21c651e98df25, 31);
         qp_.store(std::uint32_t{qp.index} << 16 | qp.generation, std::memory_order_relaxed);
@@ -60,12 +63,13 @@ public:
         await_next();
     }
 
-    /// True: the next record has begun to arrive. Looks at two places in memory, since the record may have skipped the
-    /// rest of the lap.
+    /// True: the next record has begun to arrive. Looks at two places in memory, because a writer skips the remaining
+    /// lines of a lap if they are too few for the record.
     [[nodiscard]] [[gnu::always_inline]] bool begun() const noexcept {
         return begun(awaited_[0]) || begun(awaited_[1]);
     }
-    /// Looks for the next record, which must be whole.
+    /// Looks for the next record. `nothing`: there is none, or it is not complete. `lie`: it is complete, but lies
+    /// outside the granted lines.
     [[nodiscard]] Look look(Record& record) noexcept {
         for (const Awaited& awaited : awaited_) {
             if (!begun(awaited)) {
@@ -79,7 +83,7 @@ public:
         }
         return Look::nothing;
     }
-    /// The application gets the record.
+    /// Counts the record as held by the application, and goes on to the next record.
     void hand_out(const Record& record) noexcept {
         const std::uint32_t position = next();
         const std::uint32_t lines = record_lines(record.header.length);
@@ -91,7 +95,7 @@ public:
         ++held_;
         await_next();
     }
-    /// The application gives a record back. False: it does not have that one.
+    /// The application gives a record back. False: the application does not have this record.
     [[nodiscard]] bool release(std::uint32_t place) noexcept {
         if (place > mask_) {
             return place == kEnd && std::exchange(end_held_, false);
@@ -115,12 +119,13 @@ public:
         freed_.store(freed, std::memory_order_relaxed);
         return true;
     }
-    /// The application gets the completion that tells the end. False: it still has the last one of that kind.
+    /// Counts the final completion as held by the application. False: the application still has an earlier final
+    /// completion.
     [[nodiscard]] bool hold_end() noexcept { return !std::exchange(end_held_, true); }
     [[nodiscard]] std::uint64_t torn() const noexcept { return torn_; }
 
-    /// Any thread: the records that the application has, as far as another thread can see, all under the last queue
-    /// pair's handle.
+    /// The records that the application has, as far as the calling thread can see. All carry the handle of the last
+    /// queue pair. Any thread.
     [[nodiscard]] std::vector<HeldBuffer> held() const {
         const std::uint32_t word = qp_.load(std::memory_order_relaxed);
         const QpHandle qp{static_cast<std::uint16_t>(word >> 16), static_cast<std::uint16_t>(word)};
@@ -131,7 +136,7 @@ public:
         while (position != end && records <= mask_) {
             const std::uint32_t lines = places_[place_of(position)].load(std::memory_order_relaxed);
             if (lines == 0) {
-                break;  // given back meanwhile
+                break;  // the record was given back meanwhile
             }
             ++records;
             if ((lines & kReleased) == 0) {
@@ -147,12 +152,12 @@ public:
 
 private:
     static constexpr std::uint32_t kReleased = 1u << 31;
-    // After this many looks at most a record that was not whole is read again.
+    // At most this many looks are skipped before an incomplete record is read again.
     static constexpr std::uint32_t kWaitMax = 256;
 
-    /// The last line of a record at this position.
+    /// The last line of a record that begins at `position`.
     [[nodiscard]] std::uint32_t place_of(std::uint32_t position) const noexcept { return mask_ - (position & mask_); }
-    /// One of the words at the end of a record.
+    /// Reads word number `word` of the words at the end of a record.
     [[nodiscard]] std::uint64_t load(std::uint32_t place, std::size_t word) const noexcept {
         return load(words_of(place) + word * sizeof(std::uint64_t));
     }
@@ -160,11 +165,12 @@ private:
         return memory_ + (std::size_t{place} + 1) * kCacheLine - kRecordTail;
     }
     [[nodiscard]] [[gnu::always_inline]] static std::uint64_t load(std::byte* word) noexcept {
-        // Acquire: the software device stores the last word of a packet with release.
+        // Acquire, pairs with the release store of a packet's last word in the software device.
         return std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(word)).load(std::memory_order_acquire);
     }
 
-    /// Where the next record ends if it begins at `position`, and the stamp that tells it from older contents.
+    /// The word in which the next record's stamp arrives if the record begins at `position`. The stamp distinguishes
+    /// the record from older contents.
     struct Awaited {
         std::byte* word = nullptr;
         std::uint32_t stamp = 0;
@@ -191,7 +197,7 @@ private:
             return Look::nothing;
         }
         const std::uint32_t place = place_of(position);
-        // The seal first: where the device keeps the order, the whole record is there once its seal is.
+        // The seal is read first: if the device writes in order, the seal arrives last, after the whole record.
         const std::uint64_t seal = load(place, 2);
         const RecordHeader::Words words{first, load(place, 1)};
         const RecordHeader header = RecordHeader::unpack(words);
@@ -199,7 +205,7 @@ private:
             seal != seal_of(words, seed_, in_order_ ? 0 : sum(place, header.length))) {
             torn_ += misses_ == 0;
             misses_ = std::min(misses_ + 1, kWaitMax);
-            wait_ = in_order_ ? 0 : misses_;  // computing a sum takes time
+            wait_ = in_order_ ? 0 : misses_;  // a sum takes long to compute, so each failed look makes the pause longer
             return Look::nothing;
         }
         misses_ = 0;
@@ -212,7 +218,7 @@ private:
         PayloadSum sum;
         const std::byte* bytes = memory_ + (std::size_t{place} + 1) * kCacheLine - record_bytes(length);
         for (std::uint32_t at = 0; at < length; at += sizeof(std::uint64_t)) {
-            // Relaxed: the sum says whether the words belong together.
+            // Relaxed: the sum shows whether the words belong together.
             auto* word = reinterpret_cast<std::uint64_t*>(const_cast<std::byte*>(bytes + at));
             sum.add(std::atomic_ref<std::uint64_t>(*word).load(std::memory_order_relaxed));
         }
@@ -229,13 +235,14 @@ private:
     std::uint64_t secret_;
     std::uint64_t seed_ = 0;
     std::uint64_t lives_ = 0;
-    std::uint32_t misses_ = 0;  ///< looks that found the next record begun, but not whole
-    std::uint32_t wait_ = 0;    ///< looks that are still to be left out
+    std::uint32_t misses_ = 0;  ///< looks in a row that found the next record incomplete
+    std::uint32_t wait_ = 0;    ///< looks that must still be skipped
     std::uint64_t torn_ = 0;
     std::atomic<std::uint32_t> qp_{0};
     std::atomic<std::uint32_t> next_{0};
-    std::atomic<std::uint32_t> freed_{0};  ///< all positions before this are the writer's again
-    /// By line: how many lines the record or gap there has, with kReleased once it was given back; 0: free.
+    std::atomic<std::uint32_t> freed_{0};  ///< the application has given back all records before this position
+    /// For each line: the length, in lines, of the record or gap whose place this is. kReleased is set after the record
+    /// was given back, and for a gap. 0: no record or gap.
     std::vector<std::atomic<std::uint32_t>> places_;
 };
 

@@ -1,8 +1,8 @@
-// Lets each allocation in each call of the public interface fail. Then the call succeeds or throws, older objects go
-// on, the call can be made again, and nothing is left behind.
+// Lets each allocation in each call of the public interface fail, one at a time. The call must then succeed or throw,
+// older objects must still work, the call must succeed when it is made again, and nothing may be left behind.
 //
-// Each allocation fails in a process of its own, so that the test knows which failure ends the process.
-//   POLLCORE_ALLOCATIONS=N  N allocations of each call, spread over all of them; all if it is not set
+// Each allocation fails in a separate process, so that the test knows which failure ended the process.
+//   POLLCORE_ALLOCATIONS=N  N allocations of each call, spread evenly; if not set, all allocations
 //   POLLCORE_ALLOCATION=N   only the Nth allocation of each call
 #include <poll.h>
 #include <sys/mman.h>
@@ -30,14 +30,14 @@
 namespace pollcore::testing {
 namespace {
 
-// A child's report. `stage` says how far it has come, even if it dies.
+// A child's report. `stage` shows how far the child has come, even if the child dies.
 struct Report {
     std::atomic<const char*> stage{"not begun"};
     std::atomic<std::uint64_t> counted{0};
     std::atomic<bool> met{false};
 };
 
-// Ends a child that hangs.
+// After this time a child is taken to hang, and is killed.
 constexpr int kChildPatienceMs = 200'000;
 
 bool leaks() {
@@ -110,7 +110,7 @@ void run(const NamedCall& named, std::uint64_t nth, Report& report) {
     report.stage = "ending";
 }
 
-/// However this process fails, the test's log says which allocation failed.
+/// Makes sure that the test's log shows which allocation failed, however this process fails.
 void say_where_at_the_end() {
     std::signal(SIGABRT, [](int) {
         FailingAllocation::print_where();
@@ -122,7 +122,7 @@ void say_where_at_the_end() {
 #endif
 }
 
-/// How many failures the test has, including those from before the fork.
+/// Number of failures that the test has, including failures from before the fork.
 int failures() {
     return ::testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count();
 }
@@ -154,7 +154,8 @@ public:
     Children(const Children&) = delete;
     Children& operator=(const Children&) = delete;
 
-    /// The report of a child in which this allocation fails. The test fails unless the child ends in order.
+    /// Runs a child in which the nth allocation fails, and returns its report. The test fails unless the child ends in
+    /// order.
     const Report& run(const NamedCall& named, std::uint64_t nth) {
         new (report_) Report;
         const pid_t pid = ::fork();
@@ -210,7 +211,7 @@ int* volatile left_over = nullptr;
 TEST(FailingAllocations, WhatIsLeftOverIsSeen) {
     const pid_t pid = ::fork();
     if (pid == 0) {
-        // Many blocks: a stale word in a dead part of the stack hides one of them now and then.
+        // Leaks many blocks, because a stale pointer in an unused part of the stack sometimes hides one of them.
         for (int i = 0; i < 64; ++i) {
             left_over = new int[1000];
         }
@@ -240,7 +241,7 @@ TEST_P(Allocations, MayFail) {
         return;
     }
     for (std::uint64_t i = 0; i < wanted; ++i) {
-        // Always includes the last allocation, whose failure has the most to take back.
+        // Always includes the last allocation: after its failure the call has the most to undo.
         children.run(named, counted - i * counted / wanted);
     }
 }

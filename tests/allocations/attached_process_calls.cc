@@ -93,8 +93,8 @@ public:
         attached.end();
         done_ = true;
     }
-    /// Attaches again, as another process: whatever became of the first one, the daemon serves on and keeps nothing of
-    /// it.
+    /// Attaches again, as another process. Whatever happened to the first process, the daemon must still serve and must
+    /// have kept nothing of the first process.
     void use(World&) override {
         Attached attached(config_.path);
         attached.expect_traffic();

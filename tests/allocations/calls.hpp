@@ -1,4 +1,5 @@
-// The calls of the public interface, each with what it needs and with what shows that it worked.
+// The calls of the public interface. For each: the preparation that it needs, the call, and the use that shows whether
+// the call worked.
 #pragma once
 
 #include <functional>
@@ -10,7 +11,7 @@
 
 namespace pollcore::testing {
 
-/// One call, on a world of its own. The order is: prepare, make, make again if it failed, use.
+/// One call, with its own World. The test calls prepare(), then make(), then make() again if it failed, then use().
 class Call {
 public:
     virtual ~Call() = default;
@@ -18,7 +19,7 @@ public:
     Call& operator=(const Call&) = delete;
 
     virtual void prepare(World& world) { (void)world; }
-    /// Makes the call, in which an allocation fails.
+    /// Makes the call, during which an allocation fails.
     virtual void make(World& world) = 0;
     /// Called after make() has succeeded.
     virtual void use(World& world) { (void)world; }
@@ -39,7 +40,7 @@ std::unique_ptr<Call> make_call() {
     return std::make_unique<C>(arguments...);
 }
 
-// Each of these is defined in a file of its own.
+// Each of these functions is defined in its own file.
 [[nodiscard]] std::vector<NamedCall> runtime_calls();
 [[nodiscard]] std::vector<NamedCall> queue_pair_calls();
 [[nodiscard]] std::vector<NamedCall> receive_calls();

@@ -47,7 +47,7 @@ private:
     Listener listener_;
 };
 
-/// Both ends: one thread connects while another accepts.
+/// Makes both ends of a connection: one thread connects while another thread accepts.
 class ConnectByName : public Call {
 public:
     explicit ConnectByName(FlowControl flow) : flow_(flow) {}
@@ -89,7 +89,7 @@ public:
         if (active_failed || passive_failed) {
             from_.close();
             to_.close();
-            while (listener_.next_request(std::chrono::milliseconds(0))) {  // a request that came too late is rejected
+            while (listener_.next_request(std::chrono::milliseconds(0))) {  // rejects a request that came too late
             }
             std::rethrow_exception(active_failed ? active_failed : passive_failed);
         }
@@ -126,7 +126,7 @@ private:
     std::vector<std::byte> asked_, answer_;
 };
 
-/// A request that waits for its answer, and a thread that waits in connect().
+/// A connection request that waits for its answer, and a thread that waits in connect().
 class Asked : public Call {
 public:
     void prepare(World& world) override {
@@ -137,7 +137,7 @@ public:
                 from_.connect(listener_.address(), {.private_data = {}, .timeout = kPatience});
             } catch (const Error& error) {
                 why_ = error.code();
-            } catch (const std::bad_alloc&) {  // no memory for the error's text
+            } catch (const std::bad_alloc&) {  // there was no memory for the error's text
                 why_ = std::make_error_code(std::errc::not_enough_memory);
             }
         });
@@ -172,7 +172,7 @@ public:
     void use(World&) override { expect_ended(std::errc::operation_canceled); }
 };
 
-/// One end of an established connection is closed, which tells the other.
+/// Closes one end of an established connection. The other end learns of it.
 class CloseConnected : public Call {
 public:
     void prepare(World& world) override {

@@ -19,12 +19,12 @@ std::atomic<bool> armed{false};
 std::atomic<std::uint64_t> asked_for{0};
 std::atomic<std::uint64_t> fails{0};
 std::atomic<bool> of_everyone{false};
-// The stack of the allocation that failed. The thread that met the failure writes it; it is read after the call has
-// returned.
+// The stack of the allocation that failed. The thread whose allocation failed writes it. It is read after the tested
+// call has returned.
 std::array<void*, kFramesMax> frames;
 std::atomic<int> frames_used{0};
 
-// A thread is known by its name, since the runtime makes its threads itself.
+// Threads are recognized by their names, because the runtime makes its threads itself.
 bool this_thread_counts() noexcept {
     char name[16] = {};
     ::prctl(PR_GET_NAME, name);
@@ -67,7 +67,7 @@ bool this_thread_counts() noexcept {
 
 FailingAllocation::FailingAllocation(std::uint64_t nth, Allocating whose) {
     std::array<void*, 1> first;
-    (void)::backtrace(first.data(), 1);  // the first backtrace() loads what it needs, which allocates
+    (void)::backtrace(first.data(), 1);  // the first backtrace() loads libraries, which allocates
     of_everyone.store(whose == Allocating::everyone);
     fails.store(nth);
     asked_for.store(0);

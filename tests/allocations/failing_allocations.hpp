@@ -8,14 +8,14 @@
 
 namespace pollcore::testing {
 
-/// Whose allocations count. Those of the thread that writes the log never do.
+/// The threads whose allocations count. Allocations of the thread that writes the log never count.
 enum class Allocating : std::uint8_t {
     callers,   ///< the calling threads, the control thread and the workers
-    everyone,  ///< also the thread that waits for descriptors
+    everyone,  ///< all of `callers`, and the thread that waits for descriptors
 };
 
-/// While it lives, allocations are counted, and only the nth one fails: it throws std::bad_alloc, or returns null in a
-/// nothrow operator new. Only one object may live at a time.
+/// While an object of this class lives, allocations are counted and the nth allocation fails: operator new throws
+/// std::bad_alloc, a nothrow operator new returns null. Only one such object may live at a time.
 class FailingAllocation {
 public:
     FailingAllocation(std::uint64_t nth, Allocating whose);
@@ -23,9 +23,9 @@ public:
     FailingAllocation(const FailingAllocation&) = delete;
     FailingAllocation& operator=(const FailingAllocation&) = delete;
 
-    /// How many allocations were asked for.
+    /// Number of allocations that were requested.
     [[nodiscard]] static std::uint64_t counted() noexcept;
-    /// Whether the nth allocation was among these.
+    /// Whether the nth allocation was requested, and so has failed.
     [[nodiscard]] static bool met() noexcept;
     /// Prints to stderr the stack of the allocation that failed; nothing if none failed.
     static void print_where() noexcept;

@@ -124,7 +124,8 @@ public:
     void use(World&) override { region_.deregister(); }
 };
 
-/// Closes the queue pair of a bound window. The window ends with it, and the runtime makes it anew.
+/// Closes the queue pair of a bound window. The binding ends with the queue pair, and the runtime makes the window
+/// anew.
 class CloseWithWindow : public DeallocateWindow {
 public:
     void make(World&) override { one_.close(); }

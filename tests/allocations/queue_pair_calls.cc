@@ -6,15 +6,15 @@
 namespace pollcore::testing {
 namespace {
 
-/// Makes a queue pair, then another like it, and exchanges messages between the two.
+/// Makes a queue pair. Then makes another one with the same options, and exchanges messages between the two.
 class CreateQueuePair : public Call {
 public:
     using Change = void (*)(QueuePairOptions& options);
     explicit CreateQueuePair(Change change = [](QueuePairOptions&) {}) : change_(change) {}
     void make(World& world) override { made_ = world.runtime.create_queue_pair(options(world)); }
     void use(World& world) override {
-        // The device numbers queue pairs upwards. A failed call must not have made one on the device and found no room
-        // for it elsewhere: its end would touch CQs that the worker polls.
+        // The device numbers queue pairs upwards. A failed call must not have made a queue pair on the device and then
+        // failed elsewhere: destroying that queue pair would touch CQs that the worker polls.
         EXPECT_EQ(made_.qp_num(), world.b.qp_num() + 1);
         QueuePair other = world.runtime.create_queue_pair(options(world));
         World::connect(made_, other);
@@ -40,7 +40,7 @@ void unreliable(QueuePairOptions& options) {
 void with_credits(QueuePairOptions& options) {
     options.flow = FlowControl::credits;
 }
-/// Depths that do not fit in the existing CQ, so that another one is made.
+/// Sets depths that do not fit in the existing CQ, so that the runtime makes another CQ.
 void on_new_cqs(QueuePairOptions& options) {
     options.shares[0].send_depth = options.recv_depth = 200;
     options.separate_cqs = true;
@@ -67,7 +67,7 @@ private:
     std::array<Session, 4> more_;
 };
 
-/// Receives come from a shared queue, which the application fills.
+/// Makes a queue pair with a shared receive queue, which the application fills.
 class CreateWithSrq : public Call {
 public:
     explicit CreateWithSrq(bool credits) : credits_(credits) {}
@@ -184,7 +184,7 @@ public:
     void make(World&) override { drained_ = one_.close(); }
     void use(World& world) override {
         EXPECT_TRUE(drained_);
-        World::await({&world.second}, 4);  // flushed
+        World::await({&world.second}, 4);  // the flushed requests
         other_.close();
     }
 
@@ -221,7 +221,7 @@ private:
     SharedReceiveQueue srq_;
 };
 
-/// The destructor closes a queue pair, too, but reports no error.
+/// Closes a queue pair by its destructor, which reports no error.
 class DestroyQueuePair : public CloseQueuePair {
 public:
     void make(World&) override { QueuePair ends = std::move(one_); }

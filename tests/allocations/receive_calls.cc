@@ -5,7 +5,7 @@
 namespace pollcore::testing {
 namespace {
 
-/// Sends messages that arrive in a pool or a write ring of the runtime.
+/// Sends messages that arrive in a receive pool or a write ring.
 void expect_pooled(World& world, const QueuePair& from, const QueuePair& to, std::uint32_t messages) {
     const std::uint64_t first = world.next_tag;
     for (std::uint32_t i = 0; i < messages; ++i) {
@@ -83,7 +83,7 @@ public:
         expect_pooled(world, from, made_, 4);
         from.close();
         made_.close();
-        Completion end;  // a pooled completion that is left when the ring ends
+        Completion end;  // a pooled completion that may remain when the ring ends
         while (world.second.poll({&end, 1}) == 1) {
             EXPECT_TRUE(end.pooled());
             EXPECT_EQ(world.second.release(end), Refusal::none);
@@ -222,7 +222,7 @@ public:
         (void)pool_.held();
         pool_.close();
     }
-    void use(World& world) override {  // the pool's places in the session's ring are free again
+    void use(World& world) override {  // shows that the pool's places in the session's ring are free again
         for (int i = 0; i < 3; ++i) {
             ReceivePool again =
                 world.runtime.create_receive_pool({.session = &world.second, .buffers = 60, .buffer_bytes = 64});

@@ -1,4 +1,4 @@
-// A runtime with objects to make calls on, and traffic that shows whether they work.
+// A runtime with objects for the tested calls, and traffic that shows whether the objects work.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@
 
 namespace pollcore::testing {
 
-/// Only ends a test that hangs: a busy machine may take long.
+/// Long, because a busy machine may be slow. Only a test that hangs reaches it.
 inline constexpr std::chrono::seconds kPatience{60};
 
 inline Config world_config(bool sleeps) {
@@ -44,7 +44,7 @@ class OpenRuntime : public Runtime {
 public:
     using Runtime::Runtime;
 
-    /// How many objects of each kind there are, by their names in ControlCounters.
+    /// Number of objects of each kind, by the names of their counters in ControlCounters.
     [[nodiscard]] std::map<std::string, std::uint64_t> things() const {
         auto& state = dynamic_cast<RuntimeState&>(control());
         state.call([&] { state.count_things_here(); });
@@ -107,13 +107,13 @@ public:
     static void submit(Session& to, const WorkRequest& request) {
         Refusal refusal = Refusal::none;
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
-        do {  // a slot is only free once the worker has said so
+        do {  // a slot is free only after the worker has released it
             refusal = to.try_submit(request);
             test::give_way();
         } while (is_temporary(refusal) && std::chrono::steady_clock::now() < deadline);
         EXPECT_EQ(refusal, Refusal::none) << refusal_name(refusal) << " of tag " << request.tag;
     }
-    /// Waits for `n` completions of these sessions, and expects no more than that.
+    /// Waits for `n` completions of these sessions, and expects that they come.
     static std::vector<Completion> await(std::initializer_list<Session*> sessions, std::size_t n) {
         std::vector<Completion> all;
         Completion one;
@@ -139,8 +139,8 @@ public:
             EXPECT_EQ(seen[tag], 1) << "of tag " << tag;
         }
     }
-    /// Sends messages both ways over a connected pair of one session, as many as the queues hold. Expects each to
-    /// complete once, with success.
+    /// Sends as many messages as the queues hold, in both directions, over a connected pair of one session. Expects
+    /// each request to complete once, with success.
     void exchange(Session& by, const QueuePair& one, const QueuePair& other) {
         const std::uint64_t first = next_tag;
         for (std::uint32_t i = 0; i < kDepth; ++i) {
@@ -153,7 +153,7 @@ public:
         }
         expect_each_once(await({&by}, next_tag - first), first, next_tag);
     }
-    /// Exchanges messages over the queue pairs from before the call.
+    /// Exchanges messages over the queue pairs that are older than the tested call.
     void expect_traffic() {
         exchange(session, a, b);
         Completion late;
@@ -171,8 +171,8 @@ public:
     }
 
     OpenRuntime runtime;
-    Session session;  // owns the queue pairs from before the call
-    Session second;   // used by the calls
+    Session session;  // owns the queue pairs that are older than the tested call
+    Session second;   // used by the tested calls
     MemoryRegion memory;
     QueuePair a;
     QueuePair b;

@@ -1,4 +1,4 @@
-// Attaching to a runtime in the same process: the messages of the attach protocol. tests/conformance
+// Tests the messages of the attach protocol, with a server in the same process. tests/conformance
 // (POLLCORE_TEST_ATTACH) and tests/attach/kill_test.cc test against a daemon process.
 #include "pollcore/attach.hpp"
 
@@ -348,7 +348,7 @@ TEST_F(AttachTest, HoldsEachProcessToItsQuota) {
     memory.deregister();
     memory = daemon.allocate(1u << 20, Access::all());
 
-    // Each process has its own limits, and a changed limit holds from then on.
+    // Each process has its own limits. A changed limit holds from the change on.
     Attachment other = attach();
     Session of_other = other.open_session();
     config.sessions_max = 1;
@@ -431,7 +431,7 @@ TEST_F(AttachTest, HoldsTheSmallThingsOfAUserToTheirLimit) {
     two_of_one([&](Attachment& daemon) { return daemon.create_memory_window(&daemon == &one ? session : others); });
 }
 
-// A connection that sends nothing keeps its place for two seconds. One user gets only a part of these places.
+// A connection that sends nothing keeps its place for two seconds. One user gets only a part of all places.
 TEST_F(AttachTest, ConnectionsThatSayNothingKeepOutNobodyElse) {
     if (::geteuid() != 0) {
         FAIL() << "connecting as another user needs root";
@@ -519,7 +519,8 @@ TEST_F(AttachTest, ProcessesReachNothingOfEachOther) {
         of_other.try_submit(
             {.sge = {of_others.addr(), 8, of_others.lkey()}, .qp = a.handle(), .opcode = Opcode::send, .num_sge = 1}),
         Refusal::stale_handle);
-    // A process can neither make a queue pair for another's session, nor name its pool, nor reach its memory.
+    // A process can neither make a queue pair for a session of another process, nor name a pool of that process, nor
+    // reach its memory.
     EXPECT_EQ(
         code_of([&] {
             (void)one.create_queue_pair({.shares = {{.session = &of_other}}, .remote_access = RemoteAccess::all()});
@@ -576,7 +577,8 @@ TEST_F(AttachTest, AProcessOfAnotherVersionIsToldSo) {
     EXPECT_EQ(wire::recv_packet(socket.get(), packet), EPIPE);
 }
 
-// The library in the process refuses such a session and does not ask the daemon.
+// The library in the process refuses a session with time stamps but without wide completions. It does not ask the
+// daemon.
 TEST_F(AttachTest, ASessionWithTimeStampsNeedsWideCompletions) {
     Attachment daemon = attach();
     EXPECT_EQ(code_of([&] { (void)daemon.open_session({.device_time = true}); }), EINVAL);
@@ -623,7 +625,7 @@ TEST_F(AttachTest, WhoIsToldThatTheServerStopsFinishesAndDetaches) {
     EXPECT_EQ(event->type, EventType::stopping);
     EXPECT_EQ(event_type_name(event->type), "POLLCORE_EVENT_STOPPING");
     EXPECT_EQ(code_of([] { Attachment late({.path = attach_config().path}); }), ESHUTDOWN);
-    // Everything that it needs to finish still works.
+    // The process can still finish its work.
     for (int i = 0; i < 1000; ++i) {
         ASSERT_EQ(pair.write(session, memory), Refusal::none);
         ASSERT_TRUE(await(session, 1).at(0).ok());

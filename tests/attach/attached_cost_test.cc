@@ -1,4 +1,4 @@
-// What attaching costs: the number of requests that a process sends to the daemon until its first completion, and the
+// The cost of attaching: the number of requests that a process sends to the daemon before its first completion, and the
 // daemon's memory for a process that does nothing.
 #include <fstream>
 #include <memory>
@@ -30,7 +30,7 @@ std::uint64_t memory_of(pid_t pid) {
 // Each request is a round trip to the daemon; the data path sends none.
 TEST_F(AttachedCostTest, UntilItsFirstCompletionAProcessAsksNineTimes) {
     Process daemon = start_daemon();
-    const AttachedPair there(socket());  // the daemon is up
+    const AttachedPair there(socket());  // makes sure that the daemon is ready
     const std::string path = (directory_.path() / "relay.sock").string();
     const CountingRelay relay(path, socket());
     AttachedPair one(path);
@@ -55,7 +55,8 @@ TEST_F(AttachedCostTest, AnIdleProcessTakesLessThanAMebibyteBesideItsRings) {
     config_.memory.size = 16u << 20;
     config_.attach.user_clients_max = kProcesses + 1;
     Process daemon = start_daemon();
-    const auto one = std::make_unique<AttachedPair>(socket());  // the daemon makes some things only for the first
+    // the daemon makes some objects only for the first process
+    const auto one = std::make_unique<AttachedPair>(socket());
     const std::uint64_t before = memory_of(daemon.pid());
     std::vector<std::unique_ptr<AttachedPair>> all;
     for (std::uint64_t i = 0; i < kProcesses; ++i) {

@@ -1,8 +1,8 @@
-// A process that attaches, for the tests that kill it or its daemon. They read what it prints on its standard output,
-// line by line.
+// A process that attaches, for the tests that kill this process or its daemon. The tests read its standard output line
+// by line.
 //
 //   attached-load load PATH SEED      random traffic and control requests, until it is killed
-//   attached-load survive PATH        traffic until the daemon is gone; each request must end once; then attaches again
+//   attached-load survive PATH        traffic until the daemon ends; checks that each request ends once; attaches again
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -113,7 +113,7 @@ int run_load(const std::string& path, unsigned seed) {
                     }
                     break;
             }
-        } catch (const Error&) {  // the limits of this process are reached
+        } catch (const Error&) {  // this process has reached its limits
             others.clear();
             regions.clear();
             sessions.clear();
@@ -181,7 +181,8 @@ public:
             }
         }
         poll();
-        // All requests without a completion must be unsignaled, and there must be as many of them as retired ones.
+        // All requests without a completion must be unsignaled, and their number must be the number of retired
+        // requests.
         std::uint64_t without = 0;
         for (const auto& [tag, signaled] : open_) {
             if (signaled) {

@@ -1,4 +1,5 @@
-// A socket between a process that attaches and its daemon. It passes messages on and counts the requests.
+// A socket between a process that attaches and its daemon. It passes on the messages of both and counts the requests of
+// the process.
 //
 // Thread safety: any thread may call; the relay runs in its own thread.
 #pragma once
@@ -22,7 +23,7 @@
 
 namespace pollcore::test {
 
-/// Relays one process, from its attaching on.
+/// Relays one process, from the moment that it attaches.
 class CountingRelay {
 public:
     CountingRelay(const std::filesystem::path& path, std::string daemon)
@@ -39,7 +40,7 @@ public:
         thread_.join();
     }
 
-    /// Requests so far: each is a round trip to the daemon.
+    /// Number of requests so far. Each request is a round trip to the daemon.
     [[nodiscard]] std::uint64_t requests() const { return requests_.load(); }
 
 private:
@@ -53,7 +54,7 @@ private:
             goes = relay(process.get(), daemon.get(), &requests_) && relay(daemon.get(), process.get(), nullptr);
         }
     }
-    /// Waits until a socket is readable. False: the relay is to end.
+    /// Waits until a socket is readable, and returns true. Returns false if the relay must end.
     [[nodiscard]] bool wait_for(std::vector<int> sockets) const {
         std::vector<pollfd> all{{.fd = end_.get(), .events = POLLIN, .revents = 0}};
         for (const int socket : sockets) {
@@ -61,7 +62,7 @@ private:
         }
         return ::poll(all.data(), all.size(), -1) > 0 && all[0].revents == 0;
     }
-    /// Passes on all messages that are there. False: a side has closed the connection.
+    /// Passes on all messages that have arrived, and returns true. Returns false if one end has closed the connection.
     static bool relay(int from, int to, std::atomic<std::uint64_t>* count) {
         for (wire::Packet packet;;) {
             if (const int error = wire::recv_packet(from, packet); error != 0) {

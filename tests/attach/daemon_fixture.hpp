@@ -1,4 +1,5 @@
-// A pollcored, and an attached process whose traffic is checked while other processes do what they like.
+// A fixture that runs a pollcored, and attached clients whose traffic and calls are checked while other processes
+// attack the daemon.
 #pragma once
 
 #include <signal.h>
@@ -33,7 +34,7 @@ inline int rounds_of(const char* variable, int usual) {
     return given != nullptr ? std::atoi(given) : usual;
 }
 
-/// With the device that POLLCORE_TEST_DEVICE names, as in tests/conformance.
+/// A configuration for the device that POLLCORE_TEST_DEVICE names, as in tests/conformance.
 inline Config daemon_config(const std::filesystem::path& directory) {
     Config config;
     const char* device = std::getenv("POLLCORE_TEST_DEVICE");
@@ -56,7 +57,7 @@ inline Config daemon_config(const std::filesystem::path& directory) {
 class DaemonTest : public ::testing::Test {
 protected:
     [[nodiscard]] std::string socket() const { return config_.attach.path; }
-    /// `rights`: options of setpriv(1).
+    /// `rights` are options of setpriv(1).
     [[nodiscard]] Process start_daemon(const std::vector<std::string>& rights = {},
                                        const std::vector<std::string>& environment = {}) {
         // The daemon dies with this process, however this process ends.
@@ -66,8 +67,8 @@ protected:
                    {pollcored_path(), "--config", directory_.write("pollcored.toml", print_config(config_)).string()});
         return Process(all, environment, directory_.path());
     }
-    /// An environment in which the daemon believes that the kernel has no SO_PASSRIGHTS: it then also receives
-    /// descriptors from processes that are not attached.
+    /// An environment in which the daemon believes that the kernel has no SO_PASSRIGHTS. The daemon then receives
+    /// descriptors also from processes that are not attached.
     [[nodiscard]] static std::vector<std::string> as_on_an_old_kernel() {
         const char* options = std::getenv("ASAN_OPTIONS");
         return {"LD_PRELOAD=" + test_program("old-kernel.so"),
@@ -98,14 +99,15 @@ public:
 
     [[nodiscard]] Attachment& daemon() { return daemon_; }
     [[nodiscard]] std::uint64_t checked() const { return checked_.load(); }
-    /// Waits until it has checked more than so many messages; false: it has not within kPatience.
+    /// Waits until the witness has checked more than this many messages. Returns false if that takes longer than
+    /// kPatience.
     [[nodiscard]] bool checks_more_than(std::uint64_t messages) const {
         for (const auto until = Clock::now() + kPatience; checked() <= messages && Clock::now() < until;) {
             std::this_thread::sleep_for(1ms);
         }
         return checked() > messages;
     }
-    [[nodiscard]] std::string wrong() const { return wrong_; }  // only after it has stopped
+    [[nodiscard]] std::string wrong() const { return wrong_; }  // valid only after the thread has ended
     void stop() { stop_.store(true); }
     void join() {
         stop();
@@ -222,7 +224,7 @@ public:
     [[nodiscard]] std::chrono::microseconds longest_call() const {
         return std::chrono::microseconds(longest_us_.load());
     }
-    /// Stops, and says what was wrong.
+    /// Stops the thread, and returns the first error; empty if there was none.
     [[nodiscard]] std::string end() {
         stop_.store(true);
         while (!ended_.load()) {

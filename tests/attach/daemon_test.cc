@@ -1,4 +1,4 @@
-// The daemon process itself: its descriptors, its socket, and answers that do not come.
+// Tests the daemon process: its descriptors, its socket, and requests that it does not answer.
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <poll.h>
@@ -94,7 +94,8 @@ TEST_F(DaemonTest, OutOfDescriptorsRefusesTheCallAndKeepsTheProcess) {
     Session before = attachment.open_session();
     rlimit limit{};
     ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_NOFILE, nullptr, &limit), 0);
-    // Fewer descriptors than the daemon has open. poll(2) accepts no more descriptors than this limit.
+    // The limit is lower than the number of descriptors that the daemon has open. poll(2) fails if it gets more
+    // descriptors than the limit.
     const rlimit none{.rlim_cur = 3, .rlim_max = limit.rlim_max};
     ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_NOFILE, &none, nullptr), 0);
     try {
@@ -110,7 +111,8 @@ TEST_F(DaemonTest, OutOfDescriptorsRefusesTheCallAndKeepsTheProcess) {
     EXPECT_EQ(daemon.err().find("is ended"), std::string::npos) << daemon.err();
 }
 
-// However many processes attach, and whatever they pass, the daemon keeps some descriptors for its own work.
+// The daemon keeps some descriptors for its own work, however many processes attach and however many descriptors they
+// pass.
 TEST_F(DaemonTest, LeavesNobodyElseTheLastOfItsDescriptors) {
     constexpr std::size_t kLimit = 200;
     constexpr std::size_t kReserved = 32;
@@ -143,7 +145,7 @@ TEST_F(DaemonTest, LeavesNobodyElseTheLastOfItsDescriptors) {
         EXPECT_LE(open(), kLimit - kReserved + 8) << "those of one that is on its way in";
     }
     EXPECT_GT(refused, 0);
-    // The daemon can still read its configuration, which takes a descriptor.
+    // The daemon can still read its configuration, for which it needs a descriptor.
     daemon.signal(SIGHUP);
     EXPECT_TRUE(daemon.await_log("SIGHUP: reloaded", kPatience)) << daemon.err();
     EXPECT_EQ(daemon.err().find("nothing was changed"), std::string::npos) << daemon.err();
@@ -265,7 +267,7 @@ TEST_F(DaemonTest, ServesAndEndsThoughNobodyReadsItsStderr) {
         const Session session = attachment.open_session();
         EXPECT_TRUE(attachment.stop());
     }
-    // The pipe must be full, or the test has tested nothing.
+    // The pipe must be full, otherwise the test proves nothing.
     pollfd room{.fd = unread.get(), .events = POLLOUT, .revents = 0};
     EXPECT_EQ(::poll(&room, 1, 0), 0);
     daemon.signal(SIGTERM);
@@ -277,7 +279,7 @@ TEST_F(DaemonTest, ServesAndEndsThoughNobodyReadsItsStderr) {
     EXPECT_NE(log.find("info: pollcored"), std::string::npos) << log;
 }
 
-// SIGSTOP stands for a busy machine or a debugger.
+// SIGSTOP simulates a busy machine or a debugger.
 TEST_F(DaemonTest, ThatDoesNotAnswerIsWaitedForNoLongerThanWasSaid) {
     Process daemon = start_daemon();
     Attachment attachment({.path = socket(), .timeout = kPatience, .answer_within = 300ms});
@@ -285,7 +287,7 @@ TEST_F(DaemonTest, ThatDoesNotAnswerIsWaitedForNoLongerThanWasSaid) {
     Session before = attachment.open_session();
     daemon.halt();
     std::future<Session> answered = std::async(std::launch::async, [&] { return patient.open_session(); });
-    for (int i = 0; i < 2; ++i) {  // takes twice as long as answer_within of `attachment`
+    for (int i = 0; i < 2; ++i) {  // both calls together take twice the answer_within of `attachment`
         try {
             (void)attachment.open_session();
             ADD_FAILURE() << "a daemon that is stopped has answered";
@@ -296,7 +298,7 @@ TEST_F(DaemonTest, ThatDoesNotAnswerIsWaitedForNoLongerThanWasSaid) {
     EXPECT_FALSE(attachment.lost()) << "slow is not dead";
     EXPECT_EQ(answered.wait_for(0s), std::future_status::timeout) << "it has said that it waits longer";
     daemon.signal(SIGCONT);
-    // The daemon also handles the earlier requests, whose answers nobody waits for.
+    // The daemon also handles the earlier requests, although nobody waits for their answers.
     Session after = attachment.open_session();
     EXPECT_NE(before.id(), after.id());
     EXPECT_NO_THROW((void)answered.get());

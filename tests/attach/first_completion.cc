@@ -1,8 +1,8 @@
-// How long a process takes from attaching to a daemon to its first completion, for scripts/bench.
+// Measures the time from the moment that a process attaches to a daemon until its first completion, for scripts/bench.
 //
 //   first-completion TIMES
 //
-// Prints the milliseconds of each time as JSON.
+// Measures TIMES times, and prints the milliseconds as JSON.
 #include <cstdio>
 
 #include "attach/attached_pair.hpp"
@@ -17,7 +17,7 @@ int measure(int times) {
     Process daemon({"/usr/bin/setpriv", "--pdeathsig", "KILL", pollcored_path(), "--config",
                     directory.write("pollcored.toml", print_config(config)).string()},
                    {}, directory.path());
-    const AttachedPair there(config.attach.path);  // the daemon is up
+    const AttachedPair there(config.attach.path);  // makes sure that the daemon is ready
     for (int i = 0; i < times; ++i) {
         const auto began = Clock::now();
         AttachedPair one(config.attach.path);

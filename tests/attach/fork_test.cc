@@ -1,5 +1,5 @@
-// A forked child has none of its parent's threads: its calls on the parent's objects are refused at once, and these
-// objects end with the parent.
+// A forked child has none of its parent's threads: the child's calls on the parent's objects are refused at once, and
+// these objects end with the parent.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -28,7 +28,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kHangLimit = 60s;
 
-/// Runs `body` in a forked child and returns its result. Kills the child when it hangs.
+/// Runs `body` in a forked child and returns its result. Kills the child if it hangs.
 int exit_status_of_child(const std::function<int()>& body) {
     const pid_t child = ::fork();
     if (child == 0) {
@@ -56,7 +56,7 @@ bool is_refused(const std::function<void()>& call) {
     return false;
 }
 
-/// One of each.
+/// One object of each kind.
 struct Things {
     explicit Things(Context& context)
         : session(context.open_session()),
@@ -73,7 +73,7 @@ struct Things {
         b.connect(info);
     }
 
-    /// A message from a to b.
+    /// Sends a message from a to b.
     void expect_traffic() {
         WorkRequest request{
             .sge = {memory.addr(), 64, memory.lkey()}, .qp = b.handle(), .opcode = Opcode::recv, .num_sge = 1};
@@ -104,7 +104,7 @@ struct Things {
     Listener listener;
 };
 
-/// Call in the child. Sets a bit for each call that is not refused at once.
+/// Call it in the child. Returns a bit for each call that is not refused at once.
 int what_is_not_refused(Context& context, Things& things) {
     return (is_refused([&] { (void)context.open_session(); }) ? 0 : 1) |
            (is_refused([&] { (void)things.a.info(); }) ? 0 : 2) |
@@ -154,7 +154,7 @@ TEST_F(AForkedChild, HasNothingOfAnAttachmentOfItsParent) {
     EXPECT_TRUE(attachment->stop());
 }
 
-/// Mappings of this process whose name contains `name`.
+/// Number of mappings of this process whose names contain `name`.
 int mappings_named(const std::string& name) {
     std::ifstream maps("/proc/self/maps");
     int count = 0;
@@ -177,7 +177,7 @@ TEST_F(AForkedChild, HasNoMemoryOfAnAttachmentOfItsParent) {
 }
 
 #if !defined(__SANITIZE_THREAD__)  // tsan supports no threads in the forked child of a process that has threads
-// The heap of the parent's EAL is memory that parent and child share: both would hand out the same parts of it.
+// Parent and child share the heap of the parent's EAL. Both would allocate the same parts of the heap.
 TEST_F(AForkedChild, MakesNoRuntime) {
     EXPECT_TRUE(runtime.stop());
     EXPECT_EQ(exit_status_of_child([&] { return is_refused([] { Runtime own(test::one_soft_device(64)); }) ? 0 : 1; }),

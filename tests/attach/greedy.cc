@@ -1,8 +1,8 @@
-// An attached process that takes all it can get through the public library, and gives everything back at once.
+// An attached process that takes all objects it can get through the public library, and gives all of them back at once.
 //
 //   greedy ATTACK PATH MILLISECONDS
 //
-// It prints "done" when the time is over; exit code 0. See kAttacks for the attacks.
+// When the time is over, it prints "done" and exits with code 0. See kAttacks for the attacks.
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -31,7 +31,7 @@ bool over() {
     return Clock::now() >= g_until;
 }
 
-/// Tries until it succeeds: other attacks may hold all places for a while.
+/// Tries until it succeeds: other attacks may hold all places of the daemon for a while.
 Attachment attach() {
     for (;;) {
         try {
@@ -100,7 +100,7 @@ void many_objects() {
     }
 }
 
-// Connection attempts that time out, and connection requests that are taken and not answered.
+// Makes connection attempts that time out, and accepts connection requests without answering them.
 void many_requests() {
     Attachment daemon = attach();
     Session session = daemon.open_session();
@@ -133,7 +133,7 @@ void many_requests() {
     }
 }
 
-// Addresses that the kernel resolves in the network, and that never answer.
+// Uses addresses that the kernel must resolve in the network, and that never answer.
 void silent_addresses() {
     Attachment daemon = attach();
     Session session = daemon.open_session();

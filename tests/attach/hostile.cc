@@ -1,12 +1,12 @@
-// A process that attacks the daemon that it attaches to. It links nothing of this project and uses only what anybody
-// can read about the protocol (hostile_wire.hpp).
+// A process that attaches to a daemon and attacks it. It links nothing of this project. It uses only public knowledge
+// about the protocol (hostile_wire.hpp).
 //
 //   hostile ATTACK PATH MILLISECONDS
 //   hostile DEATH PATH 0
 //
-// A death kills the process in the middle of something (kDeaths). An attack goes on until the time is over, and then
-// prints "done"; if the daemon ends the connection, it prints how. The exit code is 0 either way. See kAttacks for the
-// attacks.
+// A DEATH kills this process in the middle of an action (kDeaths). An ATTACK (kAttacks) goes on until the time is over,
+// and then prints "done". If the daemon ends the connection first, the attack prints how. The exit code is 0 in both
+// cases.
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <netinet/in.h>
@@ -37,8 +37,8 @@ namespace {
 
 using namespace hostile;
 
-// A work request, by byte offset: 0 tag; 16 SGE (address 8 bytes, length 4, lkey 4); 32 remote address; 48 rkey;
-// 56 queue pair; 60 opcode; 61 flags; 62 number of SGEs; 63 lap.
+// The fields of a work request, by byte offset: 0 tag; 16 SGE (address 8 bytes, length 4, lkey 4); 32 remote address;
+// 48 rkey; 56 queue pair; 60 opcode; 61 flags; 62 number of SGEs; 63 lap.
 using Line = std::array<std::byte, kLine>;
 Line garbage() {
     Line line;
@@ -76,7 +76,7 @@ void garbage_messages() {
     done("done");
 }
 
-// Requests of the right size with random contents; the answers are not read.
+// Sends requests of the right size with random contents, and does not read the answers.
 void garbage_requests() {
     attach();
     std::vector<std::byte> bytes;
@@ -129,7 +129,7 @@ std::array<std::byte, sizeof(Header) + kName> hello_message() {
     return hello;
 }
 
-// Descriptors sent before attaching, where the kernel permits it, and after.
+// Sends descriptors before attaching, if the kernel permits it, and after attaching.
 void descriptor_flood() {
     std::vector<int> many;
     for (int i = 0; i < 200; ++i) {
@@ -185,8 +185,8 @@ int lingering_socket() {
     return fd;
 }
 
-// Sends descriptors whose last close() blocks: with requests, with more descriptors than a message has room for, on
-// connections that are left or refused, and on the socket that wakes a session.
+// Sends descriptors whose last close() blocks. Sends them with requests, with more descriptors in a message than it has
+// room for, on connections that are abandoned or refused, and on the socket that wakes a session.
 void lingering_descriptors() {
     const auto hello = hello_message();
     for (int round = 0; round < 12; ++round) {
@@ -204,7 +204,8 @@ void lingering_descriptors() {
             if (!send_raw(fd, hello.data(), hello.size(), fds)) {
                 const linger none{};
                 for (const int each : fds) {
-                    (void)::setsockopt(each, SOL_SOCKET, SO_LINGER, &none, sizeof(none));  // else close() would block
+                    // otherwise close() would block
+                    (void)::setsockopt(each, SOL_SOCKET, SO_LINGER, &none, sizeof(none));
                 }
             }
             std::for_each(fds.begin(), fds.end(), ::close);  // the message in flight now holds the last reference
@@ -235,8 +236,8 @@ void lingering_descriptors() {
     done("done");
 }
 
-// Sends a descriptor whose every close() blocks until this process has ended: with requests on several connections, and
-// on the socket that wakes a session. Prints "passed" when all are sent.
+// Sends a descriptor for which every close() blocks until this process has ended. Sends it with requests on several
+// connections, and on the socket that wakes a session. Then prints "passed".
 void unanswered_flush() {
     const int file = open_file_that_is_never_flushed(g_path + ".fuse");
     const auto hello = hello_message();
@@ -269,7 +270,7 @@ void no_reading() {
     std::uint64_t unanswered = 0;
     while (!over()) {
         std::array<std::byte, sizeof(Header) + 8> request{};
-        const Header header{.kind = kWorkerCounters, .id = ++g_id};  // its answer is long
+        const Header header{.kind = kWorkerCounters, .id = ++g_id};  // the answer to this request is long
         std::memcpy(request.data(), &header, sizeof(header));
         if (!send_raw(g_socket, request.data(), request.size())) {
             if (errno != EAGAIN) {
@@ -282,7 +283,7 @@ void no_reading() {
     done("done");
 }
 
-// Memory that is not what the request claims, or that changes afterwards.
+// Offers memory that does not match the request, or that changes after the request.
 void bad_memory() {
     attach();
     Block block;
@@ -311,8 +312,8 @@ void bad_memory() {
             offer(pipe_ends[0]);
             ::close(pipe_ends[1]);
         }
-        // A memfd that another thread shrinks and punches holes into, from before the offer until the daemon accepts
-        // it.
+        // Another thread shrinks this memfd and punches holes into it, from before the offer until the daemon accepts
+        // the memfd.
         const int moving = make_memfd(size);
         const auto whole = static_cast<off_t>((size + 4095) / 4096 * 4096);
         std::atomic<bool> stop{false};
@@ -322,13 +323,13 @@ void bad_memory() {
                 (void)!::ftruncate(moving, whole);
                 (void)!::fallocate(moving, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, whole);
                 (void)!::fallocate(moving, 0, 0, whole);
-                ::usleep(200);  // it must be whole at times
+                ::usleep(200);  // the memfd must sometimes be whole
             }
         });
         const auto opened = ask(kOpenSession, kName + 32, [&](std::byte* body) { fill_session(body, size); }, {moving});
         if (!opened.empty()) {
             const auto id = get<std::uint32_t>(opened, 0);
-            // The daemon has sealed it, so every change must fail.
+            // The daemon has sealed the memfd, so every change must fail.
             if (::ftruncate(moving, 4096) == 0 ||
                 ::fallocate(moving, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096) == 0 ||
                 ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, moving, 0) != MAP_FAILED) {
@@ -364,7 +365,7 @@ void garbage_slots() {
     done("done");
 }
 
-// Slots that are valid when the worker checks them, and different when it uses them.
+// Writes slots that are valid when the worker checks them, and different when the worker uses them.
 void flipped_slots() {
     attach();
     Block block = open_session();
@@ -389,7 +390,7 @@ void flipped_slots() {
             take_completions(block);
             continue;
         }
-        // A write of 64 bytes, signaled.
+        // A signaled write of 64 bytes.
         Line line{};
         put(&line[0], block.next, 8);
         put(&line[16], reinterpret_cast<std::uintptr_t>(region.data), 8);
@@ -406,7 +407,8 @@ void flipped_slots() {
     done("done");
 }
 
-// Uses one session after the other: a slot that waits for something that never comes holds up only its own session.
+// Writes random bytes all over the shared memory of a session. Uses a new session again and again, because a slot that
+// waits for a lap that never comes holds up its session.
 void flipped_everything() {
     attach();
     while (!over()) {
@@ -419,7 +421,8 @@ void flipped_everything() {
             line[60] = line[61] = line[62] = std::byte{0};
             return line;
         };
-        // The worker surely sees this request; the writes below may destroy the ring before it looks again.
+        // Waits until the worker has seen this request. The writes below may destroy the ring before the worker looks
+        // again.
         publish(block, garbage_request().data());
         while (taken(block) == 0 && !over()) {
             std::this_thread::yield();
@@ -461,7 +464,7 @@ void moving_indices() {
     }
 }
 
-// Handles of others: every handle that may exist, in slots and in requests.
+// Uses handles of other processes: names every handle that may exist, in slots and in requests.
 void others_handles() {
     attach();
     Block block = open_session();
@@ -522,7 +525,7 @@ void in_a_registration() {
     die();
 }
 
-// Writes only a part of a request that takes three slots.
+// Dies after it has written only a part of a request that takes three slots.
 void in_a_ring_write() {
     attach();
     Block block = open_session();
@@ -539,7 +542,7 @@ void in_a_ring_write() {
     switch (g_random() % 3) {
         case 0: std::memcpy(slot(block, 0), line.data(), kLine / 2); break;
         case 1: publish(block, line.data()); break;
-        case 2:  // the later slot first, as a session writes it
+        case 2:  // only a later slot, which a session writes before the first slot
             std::memcpy(slot(block, 1), line.data(), kLine - 1);
             std::atomic_ref(*reinterpret_cast<std::uint8_t*>(slot(block, 1) + kLine - 1))
                 .store(1, std::memory_order_release);

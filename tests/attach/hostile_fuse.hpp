@@ -44,8 +44,8 @@ public:
 private:
     static constexpr std::uint64_t kFile = 2;
 
-    // A process that ends gives up its memory first (proc(5), cmdline) and then its descriptors, which may wait for
-    // this file system.
+    // A process that ends releases first its memory (see cmdline in proc(5)) and then its descriptors. The release of
+    // the descriptors may wait for this file system.
     static bool has_memory(pid_t process) {
         const int fd = ::open(("/proc/" + std::to_string(process) + "/cmdline").c_str(), O_RDONLY | O_CLOEXEC);
         char first = 0;
@@ -118,7 +118,7 @@ private:
 };
 
 // Mounts such a file system at `directory`, for this process and its children only, and returns a descriptor of a file
-// in it. A child serves the file system, which ends with this process.
+// in it. A child process serves the file system, until this process ends.
 inline int open_file_that_is_never_flushed(const std::string& directory) {
     const auto require = [](bool holds, const char* what) {
         if (!holds) {

@@ -1,5 +1,5 @@
-// A process that attacks the daemon (hostile.cc), or takes all it can get (greedy.cc), beside two well-behaved
-// processes.
+// Runs a process that attacks the daemon (hostile.cc) or takes all objects it can get (greedy.cc), beside two
+// well-behaved processes.
 #include <fstream>
 #include <regex>
 #include <set>
@@ -12,7 +12,7 @@ namespace {
 
 struct Attack {
     const char* name;
-    const char* line;  // expected in the log; empty: the behaviour is allowed
+    const char* line;  // line that the daemon's log must contain; empty: the behaviour is allowed
     bool old_kernel = false;
     const char* program = "hostile";
 };
@@ -23,7 +23,7 @@ class HostileTest : public DaemonTest, public testing::WithParamInterface<Attack
 // the system calls of the daemon's threads with strace(1) while the daemon is attacked.
 TEST_F(DaemonTest, NoThreadThatOthersWaitForTouchesADescriptorOfAProcess) {
     config_.workers[0].idle = {{.policy = IdlePolicy::event}};
-    config_.drain_timeout = 20s;  // each call of the daemon is traced
+    config_.drain_timeout = 20s;  // the daemon is slow, because strace traces each of its calls
     const std::filesystem::path trace = directory_.path() / "trace";
     // strace runs as a separate process (-D). The leak sanitizer cannot work under it; the other tests look for leaks.
     Process daemon(
@@ -35,7 +35,7 @@ TEST_F(DaemonTest, NoThreadThatOthersWaitForTouchesADescriptorOfAProcess) {
     Attachment innocent(test::patient({.path = socket()}));
     Process hostile = start("hostile", {"lingering-descriptors", socket(), "0"});
     for (int i = 0; i < 20; ++i) {
-        Session session = innocent.open_session({.events = true});  // every call is answered
+        Session session = innocent.open_session({.events = true});  // the daemon still answers every call
     }
     ASSERT_EQ(hostile.wait(), 0) << hostile.out() << hostile.err();
     EXPECT_NE(hostile.out().find("done"), std::string::npos) << hostile.out();
@@ -91,8 +91,8 @@ TEST_F(DaemonTest, NoThreadThatOthersWaitForTouchesADescriptorOfAProcess) {
     EXPECT_GT(sealed, 20) << "what the innocent brought was not seen";
 }
 
-// A thread that closes such a file waits until the hostile process has ended. The kernel tells the file system the ids
-// of the waiting threads, and the test checks these.
+// A thread that closes a file whose FLUSH is never answered waits until the hostile process has ended. The kernel tells
+// the file system the ids of the waiting threads, and the test checks these ids.
 TEST_F(DaemonTest, AFileWhoseFlushIsNeverAnsweredHoldsUpWhoClosesItAndNobodyElse) {
     Process daemon = start_daemon();
     Witness witness(socket());

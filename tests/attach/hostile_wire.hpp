@@ -62,7 +62,7 @@ enum Kind : std::uint16_t {
     kWorkerCounters = 36,
     kKinds = 39
 };
-constexpr std::size_t kOutcome = 496;  // between an answer's header and its body
+constexpr std::size_t kOutcome = 496;  // bytes between the header and the body of an answer
 constexpr std::size_t kMessageMax = 4096;
 
 struct Message {
@@ -134,7 +134,7 @@ inline bool receive(int socket, Message& into, int timeout_ms) {
     return true;
 }
 
-/// Sends a request with a body of `body` bytes: zeros, except where `fill` writes.
+/// Sends a request with a body of `body` bytes. The bytes that `fill` does not write are zero.
 template <class Fill>
 inline void tell(std::uint16_t kind, std::size_t body, Fill fill, const std::vector<int>& fds = {}) {
     std::vector<std::byte> request(sizeof(Header) + body);
@@ -146,7 +146,7 @@ inline void tell(std::uint16_t kind, std::size_t body, Fill fill, const std::vec
     }
 }
 
-/// Sends a request as tell() does and returns the body of its answer. Empty: the request was refused.
+/// Sends a request as tell() does and returns the body of its answer. Returns an empty body if the request was refused.
 template <class Fill>
 std::vector<std::byte> ask(std::uint16_t kind, std::size_t body, Fill fill, const std::vector<int>& fds = {},
                            Message* answer = nullptr) {
@@ -208,7 +208,7 @@ struct Block {
     std::size_t completions = 0;
     std::uint32_t session = 0;
     int fd = -1;
-    std::uint64_t next = 0;  // slot to write
+    std::uint64_t next = 0;  // index of the next slot to write
     std::vector<int> bells;  // sockets on which the session and its worker wake each other
 };
 
@@ -277,7 +277,7 @@ inline std::uint64_t taken(Block& block) {
         .load(std::memory_order_acquire);
 }
 inline void take_completions(Block& block) {
-    // Takes all completions, whatever they say.
+    // Takes all completions, whatever they contain.
     const auto lap = [&](std::uint64_t index) {
         return std::atomic_ref(*reinterpret_cast<std::uint8_t*>(block.data + block.completions + kRingHeader +
                                                                 index % kSlots * 32 + 31))
@@ -296,8 +296,8 @@ struct Handle {
     std::uint16_t generation = 0;
 };
 
-// QpSpec: device 64, pd, share count, 64 shares of (session, depth), qkey, recv_depth, pool_share, rendezvous_share,
-// sges, inline, srq, pool, rendezvous_pool, type, flow, access 3, separate.
+// Fields of QpSpec in order: device (64 bytes), pd, share count, 64 shares of (session, depth), qkey, recv_depth,
+// pool_share, rendezvous_share, sges, inline, srq, pool, rendezvous_pool, type, flow, access (3 bytes), separate.
 constexpr std::size_t kQpSpec = 632;
 inline Handle create_qp(const Block& block) {
     const auto made = ask(kCreateQp, kQpSpec, [&](std::byte* body) {

@@ -1,4 +1,4 @@
-// Kills attached processes at any moment, beside a process whose traffic is checked throughout; and kills the daemon.
+// Kills attached processes at any moment, while another process checks its own traffic. Also kills the daemon.
 #include <sched.h>
 #include <signal.h>
 
@@ -21,7 +21,7 @@
 namespace pollcore::test {
 namespace {
 
-/// What a process holds, as /proc shows it.
+/// The resources of a process, as /proc shows them.
 struct Belongings {
     std::size_t descriptors = 0;
     std::size_t shared_mappings = 0;
@@ -44,7 +44,8 @@ void PrintTo(const Belongings& all, std::ostream* out) {
     *out << all.descriptors << " descriptors, " << all.shared_mappings << " shared mappings";
 }
 
-/// Threads of the daemon that serve a connection: each connection has one, which closes the descriptors it received.
+/// Number of the daemon's threads that serve a connection. Each connection has one such thread, which closes the
+/// descriptors that it received.
 int connection_threads_of(pid_t pid) {
     int threads = 0;
     for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
@@ -76,8 +77,8 @@ struct Things {
     bool operator==(const Things&) const = default;
 };
 
-/// The kernel's resources of the verbs device, of all processes. Empty for a software device and for the model of an
-/// mlx5 HCA: both belong to a process, and the kernel does not know them.
+/// The kernel's resources of the verbs device, for all processes. Empty for a software device and for the model of an
+/// mlx5 HCA, because these devices exist only in a process and the kernel does not know them.
 std::string device_belongings(const DeviceConfig& device) {
     if (device.kind != DeviceConfig::Kind::verbs || test::Mlx5Model::is_there()) {
         return "";
@@ -93,8 +94,9 @@ std::string device_belongings(const DeviceConfig& device) {
 
 class KillTest : public DaemonTest {
 protected:
-    /// `death` starts and kills one process that attaches, for each round. Nothing of that process stays, and a process
-    /// beside it does not notice. `attached` counts the processes that were seen to have something left to clean up.
+    /// In each round, `death` starts one process that attaches, and kills it. Checks that nothing of that process
+    /// remains and that another process does not notice. `attached` counts the processes whose objects were seen in the
+    /// daemon.
     template <class Death>
     void kill(int rounds, int& attached, Death death) {
         Process daemon = start_daemon();
@@ -106,7 +108,7 @@ protected:
             std::this_thread::sleep_for(500us);
         }
         const Things things = Things::at(looker);
-        // The daemon makes some things for the first process that attaches, and keeps them.
+        // The daemon makes some objects for the first process that attaches, and keeps them.
         {
             Process first = start("attached-load", {"load", socket(), "1"});
             while (first.out().find("running") == std::string::npos) {
@@ -118,7 +120,7 @@ protected:
             ASSERT_LT(Clock::now() - began, kPatience) << daemon.err();
             std::this_thread::sleep_for(1ms);
         }
-        // Only the threads of the witness and of the looker are left.
+        // Wait until only the threads of the witness and of the looker remain.
         while (connection_threads_of(daemon.pid()) != 2) {
             ASSERT_LT(Clock::now() - began, kPatience) << daemon.err();
             std::this_thread::sleep_for(1ms);
@@ -160,7 +162,7 @@ TEST_F(KillTest, OfAProcessAtAnyMomentLeavesNothingAndNobodyElseNotices) {
     const unsigned seed = given_seed != nullptr ? static_cast<unsigned>(std::atoi(given_seed)) : std::random_device{}();
     SCOPED_TRACE("POLLCORE_KILL_SEED=" + std::to_string(seed));
     std::mt19937 random(seed);
-    // The longest life of a process: a little more than twice the time until its traffic runs.
+    // The longest life of a process: a little more than twice the time that a process needs until its traffic runs.
     std::chrono::microseconds life{0};
     const int rounds = rounds_of("POLLCORE_KILLS", 1000);
     int attached = 0;
@@ -186,7 +188,7 @@ TEST_F(KillTest, OfAProcessAtAnyMomentLeavesNothingAndNobodyElseNotices) {
 class KillAtTest : public KillTest, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(KillAtTest, LeavesNothingAndNobodyElseNotices) {
-    int attached = 0;  // not checked: the daemon may have learned of the death before this process
+    int attached = 0;  // not checked: the daemon may have learned of the death before the test did
     kill(rounds_of("POLLCORE_KILLS", 1000) / 10, attached, [&](const auto& there) {
         Process victim = start("hostile", {GetParam(), socket(), "0"});
         EXPECT_EQ(victim.wait(), 128 + SIGKILL) << victim.out();

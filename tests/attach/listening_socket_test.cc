@@ -1,4 +1,4 @@
-// The file at the path of the socket, before the socket is made and afterwards.
+// Tests how the listening socket treats the file at its path, before the socket is made and afterwards.
 #include "attach/listening_socket.hpp"
 
 #include <errno.h>
@@ -31,7 +31,7 @@ protected:
         config.owner = owner;
         return SocketPlace(config);
     }
-    // Number and text of the error that making the socket throws; 0: it throws none.
+    // Makes the socket. Returns the number and text of the error that this throws; 0 if it throws none.
     [[nodiscard]] std::pair<int, std::string> refusal(const std::string& owner = "") const {
         try {
             const ListeningSocket made(place(owner));
@@ -109,7 +109,7 @@ TEST_F(ListeningSocketTest, OneWhoseQueueIsFullIsAliveToo) {
 
 TEST_F(ListeningSocketTest, ASocketOfAnotherUserStaysUntouchedDeadOrAlive) {
     if (::geteuid() != 0) {
-        EXPECT_EQ(refusal().first, 0);  // only root can give a file away
+        EXPECT_EQ(refusal().first, 0);  // only root can change the owner of a file
         return;
     }
     UniqueFd theirs = bound(SOCK_SEQPACKET);
@@ -160,7 +160,7 @@ TEST_F(ListeningSocketTest, ADeadSocketOfTheSameUserIsReplaced) {
 
 TEST_F(ListeningSocketTest, ADeadSocketThatWasGivenToTheConfiguredOwnerIsReplaced) {
     if (::geteuid() != 0) {
-        EXPECT_EQ(refusal(std::to_string(::geteuid())).first, 0);  // only root can give a file away
+        EXPECT_EQ(refusal(std::to_string(::geteuid())).first, 0);  // only root can change the owner of a file
         return;
     }
     { const UniqueFd left = bound(SOCK_SEQPACKET); }

@@ -1,5 +1,5 @@
-// Calls of one attached process that take long in the kernel, and the end of a process that has many objects: nobody
-// else's calls wait for them.
+// Calls of other processes must not wait for a call of one attached process that takes long in the kernel, nor for the
+// end of a process that has many objects.
 #include <poll.h>
 
 #include <atomic>
@@ -72,7 +72,7 @@ protected:
 
     void expect_one_left() {
         const auto until = std::chrono::steady_clock::now() + kPatience;
-        while (server.counts().now != 1) {  // the process gets its answer before the server drops it from the count
+        while (server.counts().now != 1) {  // a process gets its answer before the server stops counting the process
             ASSERT_LT(std::chrono::steady_clock::now(), until);
             std::this_thread::sleep_for(1ms);
         }
@@ -83,7 +83,7 @@ protected:
     AttachServer server{runtime, attach_config()};
 };
 
-/// Releases the held call. Declared after the future of the call, so that it is destroyed first.
+/// Releases the held call. Declare it after the future of the call, so that it is destroyed before the future.
 struct Releasing {
     test::WatchedDevice& device;
     ~Releasing() { device.release(); }
@@ -108,7 +108,8 @@ TEST_F(LongCalls, OfOneProcessHoldUpNoCallOfAnother) {
         const Releasing releasing{*watched.device};
         ASSERT_TRUE(watched.device->await_inside(kPatience));
         call_everything(other);
-        (void)slow.open_session();  // its own calls are answered, too, unless the blocked thread serves them
+        // other calls of the slow process are answered, too, unless the blocked thread serves them
+        (void)slow.open_session();
         EXPECT_EQ(held.wait_for(0s), std::future_status::timeout);
         watched.device->release();
         EXPECT_NO_THROW(held.get());
@@ -149,7 +150,7 @@ TEST_F(LongCalls, AreWaitedForWhenTheServerEnds) {
             try {
                 kind == test::Held::deregister ? memory.reset() : (void)slow.allocate(4096, Access::all());
             } catch (const Error&) {
-                // The process may learn that the server has ended.
+                // The process may see that the server has ended.
             }
         });
         const Releasing releasing{*watched.device};
@@ -163,7 +164,7 @@ TEST_F(LongCalls, AreWaitedForWhenTheServerEnds) {
     EXPECT_EQ(attach().control_counters().memory_regions.value(), 0u);
 }
 
-/// Sends requests, and reads the answers when it likes.
+/// Sends requests, and reads their answers only when the test wants.
 class RawProcess {
 public:
     explicit RawProcess(const std::string& path) : socket_(wire::connect_to(path)) {
@@ -175,7 +176,7 @@ public:
         EXPECT_EQ(wire::send_packet(socket_.get(), std::as_bytes(std::span(&request, 1)), descriptors), 0);
         return id_;
     }
-    /// Reads the next answer, which must be the one to this request.
+    /// Reads the next answer, which must be the answer to this request.
     template <class Body>
     typename Body::Answered answer(std::uint64_t id) {
         pollfd readable{socket_.get(), POLLIN, 0};
@@ -227,7 +228,7 @@ TEST_F(LongCalls, OfAWorkerThatSearchesForWhatSomethingNamesNeither) {
     EXPECT_EQ(attach().control_counters().memory_regions.value(), 0u);
 }
 
-// However much a process has, the control thread ends only a little of it at a time and serves others in between.
+// The control thread ends only a few objects of a process in each job, and serves other processes between two jobs.
 TEST_F(LongCalls, TheEndOfAProcessWithMuchIsManyShortJobs) {
     Attachment other = attach();
     Attachment big = attach();

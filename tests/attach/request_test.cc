@@ -1,4 +1,4 @@
-// Connection requests: how many may wait, how many may be held, and requests whose peer gives up.
+// Tests connection requests: how many may wait, how many a process may hold, and requests whose peer gives up.
 #include <cerrno>
 #include <chrono>
 #include <deque>
@@ -42,7 +42,7 @@ protected:
             }
         });
     }
-    /// Calls and gives up after 1 ms.
+    /// Sends a connection request, and gives up after 1 ms.
     void call_in_vain(const Listener& listener) {
         QueuePair qp = runtime.create_queue_pair({.shares = {{.session = &session, .send_depth = 1}}});
         EXPECT_THROW((void)qp.connect(listener.address(), {.timeout = 1ms}), Error);
@@ -114,7 +114,7 @@ TEST_F(RequestTest, AProcessHoldsNoMoreThanItMayWithoutAnAnswer) {
     }
     EXPECT_EQ(error, EDQUOT);
     EXPECT_EQ(held.size(), kHeld);
-    held.pop_back();  // rejects
+    held.pop_back();  // rejects the request
     EXPECT_TRUE(listener.next_request(20s).has_value());
     held.clear();
     for (auto& one : calls) {

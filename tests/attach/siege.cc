@@ -1,6 +1,6 @@
-// A daemon under attack, for scripts/bench: how long its worker stood still, and how two well-behaved processes were
-// served. The attacks share one CPU with these processes and with the daemon's other threads; the worker has its own
-// CPU.
+// Attacks a daemon, for scripts/bench. Measures how long the daemon's worker stood still, and how two well-behaved
+// processes were served. The attacks share one CPU with these processes and with the daemon's other threads. The worker
+// has its own CPU.
 //
 //   siege SECONDS [ATTACK]
 //
@@ -81,7 +81,7 @@ int besiege(std::chrono::seconds time, const std::string& only) {
     while (Clock::now() < until) {
         for (std::size_t i = 0; i < attackers.size(); ++i) {
             if (const std::optional<int> code = attackers[i]->wait(0ms); code && Clock::now() < until) {
-                turned_away += *code != 0;  // the other attacks leave no room for it
+                turned_away += *code != 0;  // the other attacks may leave no place for this attacker
                 if (*code != 0 && wanted.size() == 1) {
                     std::fprintf(stderr, "%s: exit code %d: %s\n", wanted[i].second, *code,
                                  attackers[i]->out().c_str());

@@ -1,5 +1,5 @@
-// A device that flushes nothing: the process that owns the queue pair waits until the drain is cut short, and nobody
-// else waits. The test turns the clock, so the wait lasts as long as the test likes.
+// Tests with a device that flushes no requests. The process that owns the queue pair waits until the drain is cut
+// short, and no other process waits. The test controls the clock, so it decides how long the wait lasts.
 #include <chrono>
 #include <functional>
 #include <future>
@@ -58,7 +58,7 @@ protected:
         session.close();
     }
 
-    /// Advances the clock past the limit, also when the test ends early, so that the future can be joined.
+    /// Its destructor advances the clock past the limit, also if the test ends early, so that the future can be joined.
     struct TimeGoesOn {
         test::HeldClock& clock;
         ~TimeGoesOn() { clock.advance(2 * kLimit); }

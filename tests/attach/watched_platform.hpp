@@ -1,5 +1,5 @@
-// This machine, with a software device whose single calls a test can hold up, and with an executor that counts how many
-// calls of the device the longest job of the control thread makes.
+// The platform of this machine, with two changes. A test can hold up single calls of its software device. Its executor
+// counts the device calls of each of the control thread's jobs, and records the largest number.
 #pragma once
 
 #include <unistd.h>
@@ -27,7 +27,7 @@
 
 namespace pollcore::test {
 
-/// Calls of the device by this thread.
+/// Device calls that this thread has made in its present job.
 inline thread_local std::uint64_t device_calls = 0;
 
 enum class Held { register_memory, deregister, create_ah, find_neighbour };
@@ -42,7 +42,7 @@ public:
         holds_ = kind;
         inside_ = false;
     }
-    /// Waits until a call is held. False: no call has come within the time.
+    /// Waits until a call is held. Returns false if no call has come within the time.
     [[nodiscard]] bool await_inside(std::chrono::seconds within) {
         std::unique_lock lock(mutex_);
         return changed_.wait_for(lock, within, [this] { return inside_; });
@@ -102,7 +102,7 @@ private:
     bool inside_ = false;
 };
 
-/// Runs jobs like ControlThread, but without its limits.
+/// Runs jobs as ControlThread does, but without the limits of ControlThread.
 class CountingExecutor final : public Executor {
 public:
     explicit CountingExecutor(std::atomic<std::uint64_t>& longest) : longest_(longest), thread_([this] { loop(); }) {}
@@ -153,7 +153,7 @@ private:
     std::thread thread_;
 };
 
-/// Turns a worker, except while `stands` is true.
+/// A thread that calls the worker's step(), except while `stands` is true.
 class StandingWorker final : public WorkerThread {
 public:
     StandingWorker(Worker& worker, std::atomic<bool>& stands)
@@ -185,7 +185,7 @@ private:
 struct Watched {
     WatchedDevice* device = nullptr;
     std::atomic<bool> workers_stand{false};
-    std::atomic<std::uint64_t> longest_job{0};  ///< of the control thread's jobs; in calls of the device
+    std::atomic<std::uint64_t> longest_job{0};  ///< most device calls that a job of the control thread has made
 };
 
 class WatchedPlatform final : public OnHostPlatform {

@@ -24,7 +24,7 @@ void* arena(std::size_t bytes) {
     if (bytes > kBytes) {
         throw std::bad_alloc();
     }
-    std::memset(memory, 0, bytes);  // every measurement starts with the same state
+    std::memset(memory, 0, bytes);  // every measurement starts with the same memory contents
     return memory;
 }
 

@@ -7,7 +7,7 @@
 
 namespace pollcore::bench {
 
-/// Zeroed memory, in huge pages where the kernel gives them. For one measurement at a time.
+/// Zeroed memory, in huge pages if the kernel gives them. Only one measurement at a time may use it.
 [[nodiscard]] void* arena(std::size_t bytes);
 
 }  // namespace pollcore::bench

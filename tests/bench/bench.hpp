@@ -11,7 +11,7 @@ namespace pollcore::bench {
 
 struct Setting {
     Cpus cpus;
-    std::chrono::milliseconds time{30};  ///< of one measurement
+    std::chrono::milliseconds time{30};  ///< duration of one measurement
 };
 
 [[nodiscard]] std::vector<Measurement> ring_streams(const Setting& setting);

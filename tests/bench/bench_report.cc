@@ -14,7 +14,7 @@
 namespace pollcore::bench {
 namespace {
 
-// Three significant digits.
+// Formats a value with three significant digits.
 std::string figure(double value) {
     return fmt::format("{:.{}f}", value, value < 10 ? 2 : value < 100 ? 1 : 0);
 }

@@ -1,4 +1,4 @@
-// Looks up measured figures and makes goals of them.
+// Looks up measured figures and makes goals from them.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace pollcore::bench {
 
-/// Combines two figures repetition by repetition; NaN where one of the two has no value.
+/// Combines two figures repetition by repetition; NaN for a repetition in which one of the two has no value.
 [[nodiscard]] inline Samples combine(const Samples& a, const Samples& b,
                                      const std::function<double(double, double)>& how) {
     Samples result;
@@ -29,13 +29,14 @@ namespace pollcore::bench {
     return combine(a, b, std::minus<>());
 }
 
-/// The figures of one distance, or those without a distance, and the goals made of them.
+/// The figures that were measured at one distance between CPUs, or the figures that depend on no distance, and the
+/// goals made from them.
 class Board {
 public:
     Board(const std::vector<Measured>& all, std::optional<Distance> distance) : all_(all), distance_(distance) {}
 
     [[nodiscard]] std::optional<Distance> distance() const noexcept { return distance_; }
-    /// Empty when the figure was not measured: the part did not run, or the CPUs were moved in each repetition.
+    /// Empty when the figure was not measured: its part did not run, or the host moved the CPUs in each repetition.
     [[nodiscard]] Samples samples(std::string_view table, std::string_view row, std::string_view column) const {
         for (const Measured& one : all_) {
             const auto at = std::find(one.columns.begin(), one.columns.end(), column);
@@ -59,7 +60,7 @@ public:
         return best;
     }
 
-    /// Names the tables that the next goals take their figures from: all whose names begin with `tables`.
+    /// Names the tables from which the next goals take their figures: all tables whose names begin with `tables`.
     void from(std::string_view tables) {
         tables_.clear();
         for (const Measured& one : all_) {
@@ -69,7 +70,7 @@ public:
             }
         }
     }
-    /// A goal without samples is left out.
+    /// Adds a goal, unless `reached` has no values.
     void at_least(std::string text, double bound, const Samples& reached) {
         add(std::move(text), true, bound, reached);
     }
@@ -96,8 +97,8 @@ private:
     std::vector<Goal> goals_;
 };
 
-/// The goals that `make` adds, without a distance and at each distance that a runtime is meant for. Siblings are left
-/// out: nobody puts a worker and its application on one core.
+/// The goals that `make` adds: for the figures without a distance, and for the distances near and far. There are none
+/// for siblings: nobody puts a worker and its application on one core.
 [[nodiscard]] inline std::vector<Goal> goals_by_distance(const std::vector<Measured>& all,
                                                          const std::function<void(Board&)>& make) {
     std::vector<Goal> goals;

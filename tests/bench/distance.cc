@@ -7,7 +7,7 @@
 namespace pollcore::bench {
 namespace {
 
-// In ns. Seen: 46 on one core; 110 to 170 with a shared cache; 290 to 600 without.
+// Bounds of a round trip, in ns. Measured: 46 on one core; 110 to 170 with a shared cache; 290 to 600 without.
 constexpr double kOneCore = 75;
 constexpr double kOneCache = 250;
 

@@ -1,5 +1,5 @@
-// What flow control costs a message from one queue pair to the pool or the write ring of another. The application runs
-// on one CPU and the worker on the other, on the software device.
+// The cost of flow control for a message from one queue pair to the receive pool or the write ring of another. The
+// application runs on one CPU, the worker on the other. The device is the software device.
 #include <algorithm>
 #include <array>
 #include <span>
@@ -14,17 +14,17 @@ namespace pollcore::bench {
 namespace {
 
 constexpr std::uint32_t kBytes = 64;
-constexpr std::uint32_t kReceives = 256;  // enough that no message lacks a receive, with any flow control
-constexpr int kTurns = 5;                 // repetitions of each, in turn
+constexpr std::uint32_t kReceives = 256;  // enough receives for every message, with any flow control
+constexpr int kTurns = 5;                 // repetitions of each measurement; the measurements take turns
 
-/// Messages with one kind of flow control, and how long they take.
+/// Sends messages with one kind of flow control, and measures their rate and latency.
 class Line {
 public:
     Line(Runtime& runtime, FlowControl flow) : messages_(runtime, flow, kReceives) {}
 
     [[nodiscard]] Session& session() { return messages_.session(); }
 
-    /// Messages per second with as many in flight as are permitted.
+    /// Messages per second, with as many messages in flight as are permitted.
     [[nodiscard]] double rate(std::chrono::nanoseconds time) {
         return per_second(time, [this] {
             messages_.send(test::MessageLine::kOnTheirWay / 2);
@@ -64,7 +64,7 @@ private:
     test::MessageLine messages_;
 };
 
-/// A queue pair of the session whose requests wait for credit, because the peer posts no receive.
+/// A queue pair of the session. Its requests wait for credit, because the peer posts no receive.
 class Waiting {
 public:
     static constexpr std::uint64_t kRequests = 60;
@@ -102,7 +102,7 @@ public:
                 some, some + n, [](const Completion& one) { return one.status == Status::wr_flush_err; }));
         }
         if (flushed != kRequests) {
-            throw std::runtime_error("what waits was not flushed");
+            throw std::runtime_error("the waiting requests were not flushed");
         }
     }
 

@@ -1,4 +1,4 @@
-// Goals for worker, hop and flow control, as ratios of figures of the same repetition.
+// Goals for worker, hop and flow control. A goal bounds a figure, or the ratio of two figures of the same repetition.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -9,7 +9,7 @@
 
 namespace pollcore::bench {
 
-/// The goals whose figures were measured.
+/// Leaves out goals whose figures were not measured.
 [[nodiscard]] std::vector<Goal> worker_goals(const std::vector<Measured>& all);
 
 }  // namespace pollcore::bench

@@ -1,4 +1,4 @@
-// Instructions and cache misses of the calling thread, where this machine lets a program count them.
+// Instructions and cache misses of the calling thread, if this machine lets a program count them.
 //
 // Thread safety: one thread.
 #pragma once

@@ -1,5 +1,6 @@
-// What a process pays for a hostile neighbour: the worker's cycles for each request of the process, while the
-// neighbour's thread runs on another CPU. This thread turns the worker by hand, so that only its steps are timed.
+// The cost of a hostile neighbour for a process: the worker's cycles for each request of the process, while the
+// neighbour's thread runs on another CPU. The measuring thread itself calls the worker's step(), so that only the
+// worker's steps are timed.
 #include <atomic>
 #include <thread>
 
@@ -11,7 +12,7 @@ namespace pollcore::bench {
 namespace {
 
 constexpr std::uint32_t kWindow = 32;
-constexpr std::uint64_t kWarmUp = 5'000;  // slots of the neighbour that the worker has taken
+constexpr std::uint64_t kWarmUp = 5'000;  // slots of the neighbour that the worker takes before the measurement begins
 
 std::vector<double> cycles_beside(const Setting& setting, const char* manners) {
     Neighbours both(Neighbours::On::software_device);
@@ -29,7 +30,7 @@ std::vector<double> cycles_beside(const Setting& setting, const char* manners) {
     std::uint64_t cycles = 0;
     std::uint64_t counted = 0;
     bool failed = false;
-    bool at_work = false;  // the neighbour is warm, or the worker has ended its session
+    bool at_work = false;  // the warm-up is over, or the worker has ended the neighbour's session
     for (std::uint64_t until = 0; !failed && (!at_work || counted == 0 || cycles_now() < until);) {
         while (submitted - completed < kWindow &&
                session.try_submit(both.write(Neighbours::kVictim)) == Refusal::none) {

@@ -1,8 +1,8 @@
 // A device that completes at once: the next poll finds every posted request. A measurement on it shows the cost of the
 // path to the device and back.
 //
-// It is a software device in all else. Its context's ops are the data path (H24), so exchanging three of them is
-// enough. Receives never complete.
+// In all other respects it is a software device. The data path of a device is its context's ops (H24), so it is enough
+// to replace three of them. Receives never complete.
 //
 // Thread safety: a CQ and its QPs belong to one thread.
 #pragma once
@@ -48,7 +48,7 @@ private:
     std::vector<Entry> entries_;
 };
 
-/// While true, polls find nothing, so that the two halves of a worker's step can be timed one by one.
+/// While true, polls find no completions, so that the two halves of a worker's step can be timed one by one.
 inline bool completions_held = false;
 
 namespace instant {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Counts the instructions of the hot path and compares them with what they may be (instructions.json).
+"""Counts the instructions of the hot path and compares them with their bounds (instructions.json).
 
 usage: instruction_guard.py PROGRAM MODEL [--update | --table]
 

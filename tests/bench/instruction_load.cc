@@ -1,4 +1,5 @@
-// The hot path for an instruction counter: ROUNDS bursts, each through submit, step and poll. See instruction_guard.py.
+// Runs the hot path for an instruction counter: ROUNDS bursts, each through submit, step and poll. See
+// instruction_guard.py.
 #include <cstdlib>
 #include <iostream>
 #include <memory>

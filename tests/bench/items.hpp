@@ -1,7 +1,7 @@
 // The items that go through the compared rings: every byte of an item depends on the item's number, and is checked.
 //
-// All rings write and read items by these stores and loads. No compiler can join, split or omit them, so the figures of
-// a ring do not depend on what a compiler makes of the payload.
+// All rings write and read items by the stores and loads in this file. No compiler can join, split or omit them, so the
+// figures of a ring do not depend on how a compiler copies the payload.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -21,8 +21,8 @@ using Four [[gnu::vector_size(32)]] = std::uint64_t;
 inline constexpr std::uint64_t kStride = 0x9e3779b97f4a7c15;  // neighbouring words differ in every byte
 inline constexpr Four kFirstFour = {0, kStride, 2 * kStride, 3 * kStride};
 
-// The compiler must assume that this changes the value, so it can neither recompute the value nor load it a second
-// time.
+// The compiler must assume that this function changes the value, so it can neither recompute the value nor load it a
+// second time.
 template <class Value>
 [[gnu::always_inline]] inline void settle(Value& value) noexcept {
 #if defined(__x86_64__)
@@ -50,7 +50,7 @@ template <class Value>
 
 }  // namespace items_detail
 
-/// `Bytes` of payload.
+/// A payload of `Bytes` bytes.
 template <std::size_t Bytes>
 struct Item {
     static_assert(Bytes == 32 || Bytes == 64);
@@ -65,7 +65,7 @@ struct Item {
     }
 };
 
-/// A slot of pollcore's ring, whose last byte is the ring's.
+/// A slot of pollcore's ring. Its last byte belongs to the ring.
 template <std::size_t Bytes>
 struct Slot {
     static_assert(Bytes == 32 || Bytes == 64);
@@ -73,7 +73,7 @@ struct Slot {
     alignas(Bytes) std::array<std::byte, Bytes - 1> bytes;
     std::uint8_t ring_lap;
 
-    /// Writes all but the last word, which it returns. Takes two stores more than Item::fill.
+    /// Writes all words except the last, and returns the last word. Needs two stores more than Item::fill.
     [[gnu::always_inline]] std::uint64_t fill(std::uint64_t number) noexcept {
         using namespace items_detail;
         std::byte* to = bytes.data();
@@ -89,7 +89,7 @@ struct Slot {
 };
 static_assert(sizeof(Slot<32>) == 32 && sizeof(Slot<64>) == 64);
 
-/// Collects whether any item differs from what was written.
+/// Remembers whether any item differed from the expected bytes.
 class Differences {
 public:
     /// Checks an item or slot of `Bytes` bytes, except its last byte.

@@ -1,4 +1,5 @@
-// Many operations in flight through a worker on another CPU, compared with exchanging only their bytes.
+// Measures many operations in flight through a worker on another CPU, and compares them with an exchange of only their
+// bytes.
 #include <array>
 #include <stdexcept>
 
@@ -26,11 +27,11 @@ std::size_t one_by_one(Session& session, const Burst& requests) noexcept {
 
 constexpr std::uint64_t kInFlight = 16 * kBurst;
 
-/// Cycles that the application's thread has spent since this was made.
+/// Cycles that the application's thread has spent since this object was made.
 struct Spent {
     std::uint64_t began = cycles_now();
     std::uint64_t submitting = 0;
-    std::uint64_t polling = 0;  ///< in polls that found something
+    std::uint64_t polling = 0;  ///< spent in polls that found completions
 
     /// In the order of the columns of many().
     [[nodiscard]] std::vector<double> per_operation(std::uint64_t now, std::uint64_t completed) const {
@@ -41,8 +42,8 @@ struct Spent {
     }
 };
 
-/// Keeps as many operations in flight as there is room for. Returns cycles per operation: of the whole loop, and those
-/// that the application's thread spent in submissions and in polls that found something.
+/// Keeps as many operations in flight as there is room for. Returns cycles per operation: of the whole loop, of the
+/// application's thread in submissions, and of the application's thread in polls that found completions.
 template <class Submit>
 std::vector<double> many_in_flight(const Setting& setting, Submit submit) {
     Running running(setting.cpus);
@@ -82,8 +83,8 @@ std::vector<double> many_in_flight(const Setting& setting, Submit submit) {
     return spent.per_operation(now, completed);
 }
 
-/// Exchanges as many bytes each way with only plain stores and loads, published by an index once in 256 items: no
-/// runtime can be cheaper.
+/// Exchanges as many bytes in each direction with only plain stores and loads. An index publishes them once in 256
+/// items. No runtime can be cheaper.
 std::vector<double> exchanged(const Setting& setting) {
     using Down = StreamLimit<sizeof(WorkRequest), 4096>;
     using Up = StreamLimit<sizeof(Completion), 4096>;

@@ -12,14 +12,14 @@ namespace pollcore::bench {
 namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-constexpr std::size_t kOnce = kDistances.size();  // the place for figures that do not depend on the distance
+constexpr std::size_t kOnce = kDistances.size();  // the index for figures that do not depend on the distance
 
 /// The results of one measurement, by distance.
 class Taken {
 public:
     explicit Taken(const Measurement& what) : what_(what) {}
 
-    /// False: the CPUs were moved during each try.
+    /// Returns false if the host moved the CPUs during each try.
     bool repeat(std::size_t repetition, const Cpus& cpus) {
         constexpr int kTries = 3;
         if (!what_.between_cpus) {
@@ -34,7 +34,7 @@ public:
         }
         return false;
     }
-    /// Repetitions at this distance.
+    /// Number of repetitions at this distance.
     [[nodiscard]] std::size_t count(Distance distance) const { return counts_[static_cast<std::size_t>(distance)]; }
 
     void give(std::size_t place, std::vector<Measured>& all) {
@@ -98,7 +98,7 @@ std::vector<Measured> measure(const std::vector<Measurement>& measurements, int 
                               const Cpus& cpus) {
     const auto wanted = static_cast<std::size_t>(repetitions);
     std::vector<Taken> taken(measurements.begin(), measurements.end());
-    // The host may have moved the CPUs to a distance late, and then there are few repetitions at it.
+    // If the host moved the CPUs to a new distance late, there are few repetitions at that distance.
     for (std::size_t i = 0; i < wanted || (i < 2 * wanted && !enough(taken, wanted / 2 + 1)); ++i) {
         std::cerr << program << ": repetition " << i + 1 << " of " << std::max(wanted, i + 1) << '\n';
         for (Taken& one : taken) {

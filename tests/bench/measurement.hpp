@@ -1,5 +1,4 @@
-// What is measured, and how often. The measurements are repeated in turn, so that compared figures are from the same
-// moments.
+// Measurements and their repetitions. All measurements take turns, so that compared figures are from the same moments.
 //
 // Thread safety: one thread.
 #pragma once
@@ -15,12 +14,12 @@
 
 namespace pollcore::bench {
 
-/// One value for each repetition; NaN where a repetition has none.
+/// One value for each repetition; NaN for a repetition without a value.
 using Samples = std::vector<double>;
 
 /// The samples that are not NaN.
 [[nodiscard]] Samples present(const Samples& samples);
-/// The mean of the middle two for an even number of samples; NaN for none. Sorts a copy.
+/// For an even number of samples, the mean of the middle two. NaN if there are none. Sorts a copy.
 [[nodiscard]] double median(const Samples& samples);
 
 /// A row of a table.
@@ -30,12 +29,12 @@ struct Measurement {
     std::vector<std::string> columns;
     /// One repetition: a value for each column.
     std::function<std::vector<double>()> once;
-    /// The figures depend on how far two CPUs are from each other. A repetition during which the CPUs were moved is
+    /// True: the figures depend on the distance between two CPUs. A repetition during which the host moved the CPUs is
     /// thrown away.
     bool between_cpus = false;
 };
 
-/// The results of a measurement; at one distance if it depends on the distance.
+/// The results of a measurement; only those at one distance if they depend on the distance.
 struct Measured {
     std::string table;
     std::string row;
@@ -46,25 +45,25 @@ struct Measured {
     [[nodiscard]] double typical(std::size_t column) const { return median(samples[column]); }
 };
 
-/// Runs all measurements in turn, `repetitions` times, and more often where the CPUs were moved, until there are enough
-/// at each distance that was seen. Reports its progress on standard error under the name `program`. Tables that depend
-/// on the distance have it in their names.
+/// Runs all measurements in turn, `repetitions` times. If the host moved the CPUs, runs up to twice as many
+/// repetitions, until each distance that was seen has more than half of `repetitions`. Reports its progress on standard
+/// error under the name `program`. A table that depends on the distance has the distance in its name.
 [[nodiscard]] std::vector<Measured> measure(const std::vector<Measurement>& measurements, int repetitions,
                                             std::string_view program, const Cpus& cpus);
 
 /// A bound for a ratio or a figure, with its value in each repetition. scripts/bench judges it.
 struct Goal {
     std::string text;
-    bool at_least = false;  ///< else at most
+    bool at_least = false;  ///< true: the bound is a minimum; false: a maximum
     double bound = 0;
     Samples reached;                  ///< by repetition
-    std::vector<std::string> tables;  ///< where its figures are from
+    std::vector<std::string> tables;  ///< names of the tables that its figures are from
 };
 
-/// A reason not to believe the figures.
+/// A reason to distrust the figures.
 struct Noise {
     std::string text;
-    std::string table{};  ///< concerns only the figures of this table; empty: all
+    std::string table{};  ///< the table whose figures it concerns; empty: all tables
 };
 
 }  // namespace pollcore::bench

@@ -1,6 +1,6 @@
-// Messages of 64 bytes from one session to the receive pool or the write ring of another. The worker is turned by hand,
-// and the device completes at once and moves the data. Other queue pairs may wait meanwhile, whose peers give no
-// credit.
+// Messages of 64 bytes from one session to the receive pool or the write ring of another. The program itself calls the
+// worker's step(). The device completes at once and moves the data. Meanwhile other queue pairs may wait for credit
+// that their peers do not give.
 //
 // Thread safety: one thread.
 #pragma once
@@ -19,7 +19,7 @@ namespace pollcore::bench {
 struct Messages {
     std::uint32_t burst = 32;
     FlowControl flow = FlowControl::off;
-    std::uint32_t waiting = 0;  ///< queue pairs that wait for credit, with a request each
+    std::uint32_t waiting = 0;  ///< further queue pairs, each with one request that waits for credit
 };
 
 class MessageLoad {
@@ -36,8 +36,8 @@ public:
         testing::SteppedWorld::QpShape reading = shape(kReader);
         reading.pool.pool = messages.flow == FlowControl::ring ? &world_.add_ring(512, 2 * kDepth, kReader)
                                                                : &world_.add_pool(2 * kDepth, kBytes, kReader);
-        reading.send_cq = reading.recv_cq =
-            1;  // a burst and the writes to its sender are more than one poll takes from one CQ
+        // A second CQ, because one poll of one CQ cannot take both a burst and the writes to its sender.
+        reading.send_cq = reading.recv_cq = 1;
         reading.pool.depth = kDepth;
         reading.pool.share = 2 * kDepth;
         connect(*from_, world_.add_qp(reading));
@@ -86,7 +86,7 @@ public:
         }
         if (world_.session(kWaiter).figures().in_flight() != messages_.waiting ||
             world_.worker.counters().waits_for_credit.value() > waits_) {
-            throw std::runtime_error("others wait for credit than those that are to wait");
+            throw std::runtime_error("a queue pair waits for credit that should not wait");
         }
     }
 

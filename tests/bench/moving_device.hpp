@@ -1,7 +1,8 @@
 // A device that completes at once and moves data within this process: a send fills the oldest receive of the peer, and
-// a write fills the memory that it names. Counts on it show what the runtime does for a message.
+// a write fills the memory that it names. Instruction counts on it show the runtime's work for a message.
 //
-// It is a software device in all else, as in instant_device.hpp. Receives have one SGE; there is no immediate data.
+// In all other respects it is a software device, as in instant_device.hpp. Receives have one SGE; there is no immediate
+// data.
 //
 // Thread safety: one thread.
 #pragma once

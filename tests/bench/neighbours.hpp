@@ -1,8 +1,8 @@
-// The sessions of two processes at one worker that is turned by hand. One process is well-behaved. Its neighbour is as
-// busy, and either well-behaved, too, or fills its ring with garbage. The extra cost for the first process is the harm
-// that a hostile process can do to others.
+// The sessions of two processes at one worker, whose step() the program itself calls. The first process, the victim, is
+// well-behaved. Its neighbour is equally busy. It is either well-behaved, too, or fills its ring with garbage. The
+// victim's extra cost beside garbage is the harm that a hostile process can do to others.
 //
-// Thread safety: the neighbour (Neighbour) may be another thread than the rest.
+// Thread safety: Neighbour may be used by another thread than the other classes.
 #pragma once
 
 #include <algorithm>
@@ -59,7 +59,7 @@ public:
                 .flags = kSignaled,
                 .num_sge = 1};
     }
-    /// Slots of the neighbour that the worker has taken.
+    /// Number of the neighbour's slots that the worker has taken.
     [[nodiscard]] std::uint64_t taken() { return world.ends[kOther]->worker_end->submissions().released(); }
     [[nodiscard]] bool broken() { return world.ends[kOther]->worker_end->broken(); }
 
@@ -92,7 +92,7 @@ public:
         }
     }
 
-    /// Fills its ring and takes its completions, so that the worker always finds work and room.
+    /// Fills the neighbour's submission ring and takes its completions, so that the worker always finds work and room.
     void turn() {
         if (manners_ == 0) {
             Session& session = both_.world.session(Neighbours::kOther);
@@ -112,7 +112,7 @@ public:
     }
 
 private:
-    /// The block of its session, as mapped in its process.
+    /// The shared block of the neighbour's session, at the address where the neighbour's process maps it.
     [[nodiscard]] std::byte* rings() const {
         return static_cast<std::byte*>(both_.world.ends[Neighbours::kOther]->block);
     }
@@ -140,8 +140,9 @@ private:
         }
         return request;
     }
-    // Flips any byte except those that say whether a slot is ready and how long a message is. A worker's quantum also
-    // counts bytes, so a session that claims gigabytes would not be served for a long while.
+    // Flips bits of any byte, except for the bytes that mark a slot as ready and the bytes of a message's length. A
+    // worker's quantum also counts bytes, so the worker would not serve a session that claims gigabytes for a long
+    // while.
     void flip() {
         std::byte* const slots =
             rings() + both_.world.ends[Neighbours::kOther]->layout.submissions() + sizeof(RingHeader);
@@ -160,7 +161,7 @@ private:
     RingConsumer<Completion> completions_;
 };
 
-/// For an instruction counter: the victim's bursts, in one thread with the neighbour.
+/// For an instruction counter: the victim's bursts, on the same thread as the neighbour.
 class NeighbourLoad {
 public:
     NeighbourLoad(const std::string& manners, std::uint32_t burst)

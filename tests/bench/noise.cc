@@ -10,9 +10,10 @@
 namespace pollcore::bench {
 namespace {
 
-// Shares of the measured time. Above them, medians may be from disturbed moments.
+// Shares of the measured time. If more is stolen or waited, medians may be from disturbed moments.
 constexpr double kStolenMax = 0.02;
-constexpr double kWaitedMax = 0.08;  // a runtime's own threads wait for half of this when two of them spin on two CPUs
+// if two of a runtime's threads spin on two CPUs, its other threads wait for half of this share
+constexpr double kWaitedMax = 0.08;
 
 }  // namespace
 

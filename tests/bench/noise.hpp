@@ -14,7 +14,7 @@ namespace pollcore::bench {
 class NoiseWatch {
 public:
     NoiseWatch();
-    /// CPU time that others took since this was made; empty: too little to matter.
+    /// Reports the CPU time that others took since this object was made. Empty if it was too little to matter.
     [[nodiscard]] std::vector<Noise> complaints() const;
 
 private:
@@ -27,7 +27,8 @@ private:
     Reading began_;
 };
 
-/// Rows "limit" whose figures varied too much at one distance: something on the machine has changed.
+/// Reports the rows "limit" whose figures varied too much at one distance, because then something on the machine has
+/// changed.
 [[nodiscard]] std::vector<Noise> restlessness(const std::vector<Measured>& all);
 
 }  // namespace pollcore::bench

@@ -1,4 +1,4 @@
-// pollbench: the cost of a worker and of the path through it, beside the limits of the machine, in one run.
+// pollbench: measures the cost of a worker and of the path through it, and the limits of the machine, in one run.
 #include "goals.hpp"
 #include "program.hpp"
 

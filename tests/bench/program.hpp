@@ -12,7 +12,7 @@
 namespace pollcore::bench {
 
 struct Part {
-    const char* name;  ///< for --only
+    const char* name;  ///< the name that --only takes
     std::vector<Measurement> (*make)(const Setting&);
 };
 

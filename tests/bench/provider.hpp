@@ -1,6 +1,6 @@
-// A verbs device whose provider is measured: a NIC, or the model of an mlx5 HCA if it was preloaded.
+// A verbs device whose provider is measured: a NIC, or the model of an mlx5 HCA if the model was preloaded.
 //
-// Thread safety: values.
+// Thread safety: as for any value.
 #pragma once
 
 #include <chrono>
@@ -19,10 +19,11 @@ namespace pollcore::bench {
 
 class Provider {
 public:
-    /// `device` is a name as ibv_devices(1) prints it.
+    /// `device` is a name that ibv_devices(1) prints.
     explicit Provider(std::string device) : device_(std::move(device)), on_model_(test::Mlx5Model::is_there()) {}
 
-    /// The device that completes at once, in place of a provider: its cost is subtracted from the figures.
+    /// Uses the device that completes at once, in place of a provider. The cost of that device is subtracted from the
+    /// figures.
     [[nodiscard]] static Provider instant() {
         Provider provider{std::string()};
         provider.on_model_ = false;
@@ -44,8 +45,8 @@ public:
     }
     [[nodiscard]] bool on_model() const noexcept { return on_model_; }
 
-    /// Returns when the device has carried out what was posted to these queue pairs. The model says when; for a NIC,
-    /// this waits long enough.
+    /// Returns when the device has carried out all requests that were posted to these queue pairs. The model reports
+    /// it; for a NIC, this function only waits long enough.
     void settle(std::span<ibv_qp* const> used) const {
         if (on_model_) {
             for (const ibv_qp* qp : used) {

@@ -1,4 +1,4 @@
-// What the provider's part of an operation costs, in cycles of the time stamp counter: alone, under a worker, and on
+// The cost of the provider's part of an operation, in cycles of the time stamp counter: alone, under a worker, and on
 // the threads of an application without pollcore.
 #include "provider_costs.hpp"
 
@@ -46,11 +46,11 @@ std::string qps_at_random(std::uint32_t qps) {
 }
 
 constexpr Way kWays[] = {{false, false}, {true, false}, {false, true}, {true, true}};
-/// The way that a worker uses.
+/// A worker makes and polls its objects in this way.
 constexpr Way kOfWorker{true, false};
 
 std::vector<double> bare_cycles(BareLoad& load, std::uint32_t burst) {
-    constexpr int kLooks = 64;  // timed together: one is too short for the time stamp counter
+    constexpr int kLooks = 64;  // timed together, because a single look is too short for the time stamp counter
     const auto cycles = timed<5>(
         burst, [&] { load.prepare(); }, [&] { load.post(); }, [&] { load.settle(); }, [&] { load.poll(); },
         [&] {
@@ -148,7 +148,7 @@ std::vector<double> own_thread_cycles(const Bare& bare) {
     return {parts[0], parts[2], parts[0] + parts[2]};
 }
 
-/// A barrier that spins: a thread that sleeps would find cold caches.
+/// A barrier that spins, because a thread that has slept would find cold caches.
 class Together {
 public:
     explicit Together(std::uint32_t threads) : threads_(threads) {}
@@ -169,8 +169,8 @@ private:
     alignas(64) std::atomic<std::uint32_t> turn_{0};
 };
 
-/// Threads on CPUs of their own that post to one queue pair and poll one CQ, under the provider's locks. Each thread
-/// posts and polls its own share.
+/// Measures threads that post to one queue pair and poll one CQ, under the provider's locks. Each thread runs on its
+/// own CPU, and posts and polls its own share of the requests.
 std::vector<double> shared_cycles(const Bare& bare, const std::vector<std::uint32_t>& cpus) {
     const auto threads = static_cast<std::uint32_t>(cpus.size());
     constexpr int kRoundsOfThreads = 600;
@@ -207,8 +207,8 @@ std::vector<double> shared_cycles(const Bare& bare, const std::vector<std::uint3
             const std::uint64_t after_poll = perf::stamp();
             if (round >= kWarmUp) {
                 posts[index].push_back((static_cast<double>(after_post - before_post) - nothing) / kBurst);
-                // A thread that polls while another holds the lock pays, too. So the time of all threads is divided
-                // by the completions of all threads.
+                // A thread that polls while another thread holds the lock spends time, too. So the time of all threads
+                // is divided by the completions of all threads.
                 polls[index].push_back((static_cast<double>(after_poll - before_poll) - nothing) / kBurst);
             }
             together.wait();  // nobody reads `left` after this
@@ -275,7 +275,7 @@ std::vector<Measurement> on_own_threads(const std::shared_ptr<const Provider>& p
     return all;
 }
 
-// The device that completes at once, under the loads for which the model of costs is checked.
+// Measures the device that completes at once, under the loads for which the model of costs is checked.
 std::vector<Measurement> without_provider() {
     std::vector<Measurement> all;
     const auto add = [&](std::string row, const Load& load) {

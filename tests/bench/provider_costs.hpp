@@ -9,9 +9,9 @@
 
 namespace pollcore::bench {
 
-/// Measures on a verbs device, with RDMA writes of queue pairs to themselves.
+/// Measures on a verbs device, with RDMA writes on queue pairs that are connected to themselves.
 [[nodiscard]] std::vector<Measurement> provider_costs(const std::string& device, const Cpus& cpus);
-/// Whether the worker takes as many cycles as the model of costs in runtime/COSTS.md says.
+/// Goals that compare the worker's cycles with the model of costs in runtime/COSTS.md.
 [[nodiscard]] std::vector<Goal> provider_goals(const std::vector<Measured>& all);
 
 }  // namespace pollcore::bench

@@ -1,4 +1,4 @@
-// Bursts by the verbs alone, on a device whose provider is measured.
+// Bursts that use only the verbs, without pollcore, on a device whose provider is measured.
 //
 // Thread safety: one thread.
 #pragma once
@@ -22,16 +22,16 @@ namespace pollcore::bench {
 
 inline constexpr std::uint32_t kBurst = 32;
 
-/// How queue pairs and CQ are made, and polled.
+/// How queue pairs and the CQ are made, and how the CQ is polled.
 struct Way {
-    bool domain = false;    ///< in a thread domain
+    bool domain = false;    ///< made in a thread domain
     bool extended = false;  ///< polled by ibv_start_poll
     [[nodiscard]] std::string name() const {
         return std::string(extended ? "ibv_start_poll" : "ibv_poll_cq") +
                (domain ? ", thread domain" : ", no thread domain");
     }
 };
-/// Queue pairs that are each connected to themselves, on one CQ, by the verbs alone.
+/// Queue pairs on one CQ, each connected to itself, used by the verbs alone.
 class Bare {
 public:
     Bare(std::shared_ptr<const Provider> provider, const Way& way, std::uint32_t qps)
@@ -67,7 +67,7 @@ public:
                 .rkey = region_->rkey};
     }
 
-    /// Polls as pollcore does, and reads as much of each completion. Returns how many there were.
+    /// Polls as pollcore does, and reads the same fields of each completion. Returns the number of completions.
     int poll(int most, ibv_wc* completions) const {
         if (!way_.extended) {
             return ibv_poll_cq(cq_.get(), most, completions);
@@ -130,10 +130,11 @@ private:
 /// How a burst is posted.
 struct Shape {
     std::uint32_t burst = kBurst;  ///< at most kBurst
-    std::uint32_t signaled = 1;    ///< one of so many requests is signaled
+    std::uint32_t signaled = 1;    ///< one request in this many is signaled
     std::uint32_t inline_bytes = 0;
-    std::uint32_t qps =
-        1;  ///< more than one: each request goes to a random one, and each gets a chain, as a worker does it
+    /// If more than one, each request goes to a random queue pair, and each queue pair gets its requests as one chain,
+    /// as from a worker.
+    std::uint32_t qps = 1;
 };
 
 /// A burst by the verbs alone. The requests are made in advance; only posting and polling are timed.
@@ -189,8 +190,8 @@ public:
             }
         }
     }
-    /// Polls as a worker does: it asks for more than there is, so the poll also finds that there is no more. Waits for
-    /// a late device, and that time is counted.
+    /// Polls as a worker does: it asks for more completions than there are, so the poll also finds the end of the CQ.
+    /// Waits for a late device, and counts the waiting time, too.
     [[gnu::noinline]] void poll() {
         const auto signaled = static_cast<int>(shape_.burst / shape_.signaled);
         int polled = bare_.poll(2 * kBurst, completions_.data());

@@ -1,5 +1,5 @@
-// provider-bench: the cost of an RDMA device's provider per operation, alone, under a worker, and on an application's
-// own threads.
+// provider-bench: measures the cost of an RDMA device's provider per operation, alone, under a worker, and on an
+// application's own threads.
 #include <exception>
 #include <iostream>
 

@@ -9,7 +9,7 @@
 
 namespace pollcore::bench {
 
-/// The goals whose figures were measured.
+/// Leaves out goals whose figures were not measured.
 [[nodiscard]] std::vector<Goal> ring_goals(const std::vector<Measured>& all);
 
 }  // namespace pollcore::bench

@@ -1,6 +1,6 @@
-// ring-bench: the ring beside other rings, and beside the limit of what two CPUs can exchange. The figures also depend
-// on how a compiler arranges the loops around a ring, so scripts/bench builds this with several compilers and combines
-// the figures.
+// ring-bench: compares the ring with other rings, and with the limit of what two CPUs can exchange. The figures also
+// depend on how a compiler arranges the loops around a ring. So scripts/bench builds this program with several
+// compilers and combines the figures.
 #include "program.hpp"
 #include "ring_goals.hpp"
 

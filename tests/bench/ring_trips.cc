@@ -1,4 +1,5 @@
-// How long a round trip takes: a message of 64 bytes to another CPU and one of 32 bytes back, one at a time.
+// The duration of a round trip: a message of 64 bytes goes to another CPU and a message of 32 bytes comes back, one at
+// a time.
 #include <atomic>
 #include <stdexcept>
 #include <string>
@@ -12,8 +13,8 @@
 namespace pollcore::bench {
 namespace {
 
-/// Written only at the end, and on cache lines of its own: no line that one side writes on each trip may be a line that
-/// the other side reads.
+/// Written only at the end. It has its own cache lines, so that it never shares a line with data that a CPU writes on
+/// each trip.
 struct alignas(2 * kCacheLine) Ended {
     std::atomic<bool> stop{false};
     bool wrong = false;
@@ -67,7 +68,7 @@ std::vector<double> trip(const Cpus& cpus, std::chrono::nanoseconds time, const 
                         return;
                     }
                 }
-                // A wrong item is reported back as a wrong number.
+                // Answers a wrong item with a wrong number.
                 while (writer.template push<1>(wrong.any() ? ~i : i) == 0) {
                 }
             }

@@ -1,12 +1,12 @@
 // The rings that are compared, behind one interface:
 //
-//   push<N>(first)        writes up to N items first, first + 1, … at once, as there is room; returns how many
-//   finish()              by the writing thread, after the last item: publishes everything
-//   pop<N>(first, wrong)  reads up to N items, as there are; `wrong` sees them
+//   push<N>(first)        writes up to N items (first, first + 1, …), as far as there is room; returns their number
+//   finish()              publishes all items; the writing thread calls it after the last item
+//   pop<N>(first, wrong)  reads up to N items, as far as there are any, and checks them with `wrong`
 //
 // Each ring is used in the way that its own documentation calls fastest for a batch.
 //
-// Thread safety: push by one thread, pop by another.
+// Thread safety: one thread calls push and finish, another calls pop.
 #pragma once
 
 #include <algorithm>
@@ -32,8 +32,8 @@
 
 namespace pollcore::bench {
 
-/// pollcore's own ring, used as in the runtime: requests as sessions write and workers take them, completions as
-/// workers write and sessions take them.
+/// pollcore's own ring, used as in the runtime: requests are written as a session writes them and read as a worker
+/// reads them; completions are written as a worker writes them and read as a session reads them.
 template <std::size_t Bytes, std::uint32_t Capacity>
 class PollcoreRing {
 public:
@@ -70,7 +70,7 @@ public:
         template <std::size_t N>
         std::size_t pop(std::uint64_t first, Differences& wrong) noexcept {
             if (Bytes == sizeof(Completion) && last_burst_ > 2 && ring_.ready()) {
-                ring_.prefetch_next(std::min(last_burst_, N));  // as CompletionInbox
+                ring_.prefetch_next(std::min(last_burst_, N));  // as CompletionInbox does
             }
             const auto front = ring_.front();
             Differences differences = wrong;
@@ -95,7 +95,7 @@ private:
     void* memory_;
 };
 
-/// Both ends of a ring that is one object.
+/// Writer and reader of a ring that is a single object.
 template <class Ring>
 class WriterOf {
 public:
@@ -312,8 +312,8 @@ private:
     Queue& queue_;
 };
 
-/// Not a ring, but a limit that no ring can beat: items are written in sequence with plain stores, and published by an
-/// index once in 256 items.
+/// Not a ring, but a limit that no ring can beat: plain stores write the items in sequence, and an index publishes them
+/// once in 256 items.
 template <std::size_t Bytes, std::uint32_t Capacity>
 class StreamLimit {
 public:

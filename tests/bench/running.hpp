@@ -1,4 +1,4 @@
-// A runtime as a program has it, with a worker on another CPU, on a device that completes at once.
+// A complete runtime with a worker on another CPU, on a device that completes at once.
 //
 // Thread safety: one thread.
 #pragma once
@@ -54,7 +54,7 @@ private:
         Config config;
         config.devices.push_back({.name = "net0"});
         config.workers.push_back({.name = "bench", .core = cpus.there, .poll = PollVerbs::plain});
-        config.log_level = LogLevel::error;  // no warning about missing huge pages among the figures
+        config.log_level = LogLevel::error;  // keeps the warning about missing huge pages out of the figures
         return config;
     }
 

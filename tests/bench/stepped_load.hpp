@@ -1,5 +1,5 @@
-// A worker, sessions and queue pairs on a device that completes at once, all turned by one thread: what an operation
-// and its parts cost when no cache line has to come from another CPU.
+// A worker, sessions and queue pairs on a device that completes at once, all run by one thread. Shows the cost of an
+// operation and its parts if no cache line has to come from another CPU.
 //
 // Thread safety: one thread.
 #pragma once
@@ -20,17 +20,17 @@ namespace pollcore::bench {
 struct Load {
     std::uint32_t burst = 32;
     std::uint32_t qps = 1;
-    std::uint32_t sessions = 1;       ///< used in turn, a burst each
-    std::uint32_t cqs = 1;            ///< queue pairs are assigned to them in turn
-    std::uint32_t idle_sessions = 0;  ///< in addition to `sessions`
+    std::uint32_t sessions = 1;       ///< sessions take turns, with one burst each
+    std::uint32_t cqs = 1;            ///< queue pairs are assigned to the CQs in turn
+    std::uint32_t idle_sessions = 0;  ///< further sessions that submit no requests
     std::uint32_t idle_cqs = 0;
-    bool software = false;       ///< on the unchanged software device, not on the one that completes at once
+    bool software = false;       ///< use the unchanged software device, not the device that completes at once
     bool extended = false;       ///< CQs are polled by ibv_start_poll; not on the device that completes at once
     bool provider_lines = true;  ///< false: the worker does not prefetch the provider's lines before a burst
     bool coalesce_signals = false;
     bool sleeps = false;  ///< the worker may sleep; not on the device that completes at once
-    /// A verbs device, in place of the others. It completes a burst between two steps, so each step posts a burst and
-    /// finds the completions of the one before.
+    /// If not null, the verbs device to use in place of the software devices. It completes a burst between two steps,
+    /// so each step posts a burst and finds the completions of the previous burst.
     std::shared_ptr<const Provider> provider{};
 };
 
@@ -73,7 +73,7 @@ public:
 
     [[nodiscard]] const Load& load() const noexcept { return load_; }
 
-    /// Makes the next burst, of the next session, on random queue pairs. No figure includes this cost.
+    /// Makes the requests of the next burst, for the next session and random queue pairs. No figure includes this cost.
     void prepare() {
         session_ = (session_ + 1) % load_.sessions;
         used_.clear();
@@ -83,7 +83,7 @@ public:
             used_.push_back(qp.qp.get());
         }
     }
-    /// Waits until the provider's device has carried out what was posted.
+    /// Waits until the provider's device has carried out all posted requests.
     void settle() const { load_.provider->settle(used_); }
     [[gnu::noinline]] void submit() {
         if (world_.session(session_).try_submit(requests_).accepted != requests_.size()) {
@@ -91,13 +91,14 @@ public:
         }
     }
     [[gnu::noinline]] void step() { (void)world_.worker.step(world_.now); }
-    /// A step of a spinning worker that finds nothing.
+    /// A step of a spinning worker that finds no work.
     [[gnu::noinline]] void look() {
         if (world_.worker.step(world_.now, kLooks) != 0) {
             throw std::runtime_error("there was something");
         }
     }
-    /// Falls asleep after the burst, which arms each CQ that has had a completion, and wakes up at once.
+    /// Lets the worker fall asleep after the burst, which arms each CQ that has had a completion, and wakes it up at
+    /// once.
     [[gnu::noinline]] void sleep() {
         if (!world_.worker.fall_asleep(world_.now)) {
             throw std::runtime_error("the worker does not fall asleep");
@@ -116,8 +117,8 @@ public:
             poll();
             count();
         }
-        // Different queue pairs complete in any order, so while a burst is in flight, any part of two bursts may be
-        // done.
+        // Different queue pairs complete in any order. While a burst is in flight, any requests of two bursts may have
+        // completed.
         const bool in_order = load_.provider == nullptr || load_.qps == 1;
         if (completed_ < due || completed_ > tag_ || failed_ ||
             (in_order && sum_ != completed_ * (completed_ - 1) / 2)) {
@@ -169,12 +170,12 @@ private:
     std::uint64_t behind_ = 0;  // requests that are polled a burst later
     std::size_t polled_ = 0;
     std::uint64_t completed_ = 0;  // requests of all bursts
-    std::uint64_t sum_ = 0;        // of the tags of completed requests
+    std::uint64_t sum_ = 0;        // sum of the tags of all completed requests
     bool failed_ = false;          // a request has failed
     std::uint32_t random_ = 1;
 };
 
-/// Where a chain of writes is posted without the runtime, and its source and target memory.
+/// The queue pair to which a chain of writes is posted without the runtime, its CQ, and the source and target memory.
 struct DirectTarget {
     ibv_qp* qp = nullptr;
     ibv_cq* cq = nullptr;
@@ -203,7 +204,7 @@ private:
     ibv_qp qp_{};
 };
 
-/// A queue pair that is connected to itself, on the software device, which the polling thread turns.
+/// A queue pair that is connected to itself, on the software device. The polling thread does the device's work.
 class SoftwareTarget {
 public:
     SoftwareTarget() : region_(&world_.register_memory(memory_.data(), memory_.size())) {
@@ -239,7 +240,7 @@ public:
         make();
     }
 
-    /// Fills the verbs' records with what an application knows of each request.
+    /// Fills the verbs' structures with the fields that an application knows of each request.
     [[gnu::noinline]] void make() {
         for (std::size_t i = 0; i < requests_.size(); ++i) {
             sges_[i] = {.addr = target_.addr + 64 * i, .length = 8, .lkey = target_.lkey};

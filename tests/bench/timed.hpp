@@ -1,4 +1,4 @@
-// How many cycles of the time stamp counter the parts of a round take.
+// Times the parts of a round, in cycles of the time stamp counter.
 //
 // Thread safety: one thread.
 #pragma once
@@ -16,8 +16,7 @@
 
 namespace pollcore::bench {
 
-/// The mean of the middle half. A time stamp counter may advance in steps of 26, so a median would be a multiple of
-/// that.
+/// The mean of the middle half. A time stamp counter may advance in steps of 26, so a median would be a multiple of 26.
 [[nodiscard]] inline double middle(std::vector<double> values) {
     std::sort(values.begin(), values.end());
     const auto begin = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 4);
@@ -25,7 +24,7 @@ namespace pollcore::bench {
     return std::accumulate(begin, end, 0.0) / static_cast<double>(end - begin);
 }
 
-/// The difference of two stamps with nothing between them.
+/// The difference of two stamps that are taken one right after the other.
 [[nodiscard]] inline double stamp_cost() {
     std::vector<double> costs;
     for (int i = 0; i < 1000; ++i) {

@@ -1,6 +1,6 @@
-// Two threads, each on a CPU of its own.
+// Two threads, each on its own CPU.
 //
-// Thread safety: run_pair() by one thread at a time.
+// Thread safety: one thread at a time may call run_pair().
 #pragma once
 
 #include <pthread.h>
@@ -16,8 +16,8 @@
 namespace pollcore::bench {
 
 struct Cpus {
-    std::uint32_t here = 0;   ///< the application's, or the writer's
-    std::uint32_t there = 1;  ///< the worker's, or the reader's
+    std::uint32_t here = 0;   ///< CPU of the application or the writer
+    std::uint32_t there = 1;  ///< CPU of the worker or the reader
 };
 
 inline void pin(std::uint32_t cpu) {
@@ -29,8 +29,8 @@ inline void pin(std::uint32_t cpu) {
     }
 }
 
-/// A thread that starts on its CPU. A thread that is moved there later would first wait for the calling thread, and
-/// this wait would count as noise.
+/// A thread that starts on its CPU. If it were moved to that CPU after its start, it would first wait for the calling
+/// thread, and the wait would count as noise.
 template <class Run>
 class ThreadOn {
 public:
@@ -64,15 +64,15 @@ private:
     pthread_t thread_{};
 };
 
-/// Runs `here` on the calling thread and `there` on another; `here` begins when the other thread runs. Each has its own
-/// copy of its captures: if both read them from one stack, the lines with one side's local variables would move between
-/// the CPUs all the time.
+/// Runs `here` on the calling thread and a copy of `captured` on another thread. `here` begins when the other thread
+/// runs. The copy is on the other thread's stack: if both threads read the captures from one stack, the cache lines
+/// with the local variables of one thread would move between the CPUs all the time.
 template <class Here, class There>
 void run_pair(const Cpus& cpus, Here here, There captured) {
     std::atomic<bool> runs{false};
     const ThreadOn other(cpus.there, [&] {
         There there = captured;
-        // Release, paired with the acquire below: the measurement begins afterwards.
+        // Release, paired with the acquire below: the measurement begins after this store.
         runs.store(true, std::memory_order_release);
         there();
     });

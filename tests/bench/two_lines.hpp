@@ -1,6 +1,7 @@
-// A word to another CPU and a word back. It has the memory order of a ring and nothing else, so no ring can beat it.
+// Sends a word to another CPU and a word back. It uses the memory order of a ring and does nothing else, so no ring can
+// be faster.
 //
-// Thread safety: two_lines() by one thread at a time.
+// Thread safety: one thread at a time may call two_lines().
 #pragma once
 
 #include <array>
@@ -24,21 +25,22 @@
 
 namespace pollcore::bench {
 
-/// Two words on lines that are not even neighbours: some prefetchers fetch lines in pairs.
+/// Two words on cache lines that are not adjacent, because some prefetchers fetch adjacent lines in pairs.
 struct Words {
     alignas(2 * kCacheLine) std::atomic<std::uint64_t> ping{0};
     alignas(2 * kCacheLine) std::atomic<std::uint64_t> pong{0};
 };
-/// Two words on one line.
+/// Two words on one cache line.
 struct SharedWords {
     alignas(2 * kCacheLine) std::atomic<std::uint64_t> ping{0};
     std::atomic<std::uint64_t> pong{0};
 };
 
-/// How a side waits for a line that the other side writes: see base/look.hpp.
+/// How a CPU waits for a line that the other CPU writes: see base/look.hpp.
 struct Waits {
-    bool settles =
-        false;  ///< waits until its own stores are visible before it looks, and prefetches the line that it writes next
+    /// True: before its first look, a CPU waits until its own stores are visible, and prefetches the line of its next
+    /// store.
+    bool settles = false;
     std::uint32_t before = 0;   ///< cycles before the first look
     std::uint32_t between = 0;  ///< cycles between two looks
 
@@ -58,7 +60,7 @@ struct Waits {
 };
 /// Both sides look as fast as they can.
 inline constexpr Waits kNoWaits{};
-/// One of these is best between near CPUs and another between far CPUs; which ones depends on the machine.
+/// Ways to wait. The best way differs between near and far CPUs, and between machines.
 inline constexpr std::array kAllWaits{
     kNoWaits, Waits{true, 0, 20}, Waits{true, 30, 20}, Waits{true, 60, 20}, Waits{true, 130, 50}, Waits{true, 200, 50}};
 
@@ -77,8 +79,8 @@ template <class Trip>
 
 /// Median and 99th percentile, in nanoseconds.
 [[nodiscard]] inline std::vector<double> trip_figures(std::vector<std::uint64_t> trips) {
-    // The clocks of some processors advance in steps of 10 ns. So the typical trip is computed from groups of
-    // consecutive trips: only the two ends of a group are rounded.
+    // The clocks of some processors advance in steps of 10 ns. The typical trip is therefore computed from groups of
+    // consecutive trips, because only the beginning and the end of a group are rounded.
     constexpr std::size_t kGroup = 16;
     std::vector<std::uint64_t> groups;
     for (std::size_t at = 0; at + kGroup <= trips.size(); at += kGroup) {
@@ -111,9 +113,9 @@ template <class Trip>
     return trips;
 }
 
-/// The cost of a line between two CPUs depends on its address and may differ by a fifth, so many pairs are used in
-/// turn. `kTurn` consecutive trips use one pair and find it in each side's first cache. A ring never does, because its
-/// slots follow each other: the limit for a ring is a turn of 1. Returns trip_figures().
+/// The time that a cache line needs between two CPUs depends on its address and may differ by a fifth, so many pairs
+/// are used in turn. `kTurn` consecutive trips use the same pair and find it in the first-level cache of each CPU. A
+/// ring uses another slot for each trip, so kTurn = 1 is the limit for a ring. Returns trip_figures().
 template <class Pair, std::uint64_t kPairs, std::uint64_t kTurn>
 [[nodiscard]] std::vector<double> two_lines(const Cpus& cpus, std::chrono::nanoseconds time, const Waits& waits) {
     constexpr std::uint64_t kStop = ~std::uint64_t{0};
@@ -157,7 +159,7 @@ template <class Pair, std::uint64_t kPairs, std::uint64_t kTurn>
     return trip_figures(std::move(trips));
 }
 
-/// The limit for any ring: other lines on each trip, and the best way to wait.
+/// The limit for any ring: each trip uses other lines, and both CPUs wait in the best way.
 [[nodiscard]] inline std::vector<double> best_two_lines(const Cpus& cpus, std::chrono::nanoseconds time) {
     return with_best_waits(time, [&cpus](std::chrono::nanoseconds part, const Waits& waits) {
         return two_lines<Words, 1024, 1>(cpus, part, waits);

@@ -1,4 +1,4 @@
-// What an operation costs: the worker's part and the application's, in cycles of the time stamp counter, on one CPU.
+// The cost of an operation, for the worker and for the application, in cycles of the time stamp counter, on one CPU.
 #include <memory>
 #include <string>
 
@@ -29,7 +29,7 @@ Measurement row(std::string name, const Load& load) {
             }};
 }
 
-/// The cost of each way to poll on a device that has both, for the table in device/poll_choice.hpp.
+/// Measures one way to poll, on a device that has both ways, for the table in device/poll_choice.hpp.
 Measurement way_to_poll(std::uint32_t burst, bool extended) {
     return {.table = "cycles on one CPU by the verbs that poll, on the software device, its part included",
             .row = "bursts of " + std::to_string(burst) + (extended ? ", ibv_start_poll" : ", ibv_poll_cq"),
@@ -39,7 +39,8 @@ Measurement way_to_poll(std::uint32_t burst, bool extended) {
                     made = std::make_shared<SteppedLoad>(Load{.burst = burst, .software = true, .extended = extended});
                 }
                 SteppedLoad& load = *made;
-                constexpr int kLooks = 64;  // timed together: one is too short for the time stamp counter
+                // timed together, because a single look is too short for the time stamp counter
+                constexpr int kLooks = 64;
                 const auto parts = timed<6>(
                     burst, [&] { load.prepare(); }, [&] { load.submit(); }, [&] { load.step(); },
                     [&] {
@@ -52,7 +53,8 @@ Measurement way_to_poll(std::uint32_t burst, bool extended) {
             }};
 }
 
-/// Where an operation's cycles go. Each half of the step looks at the other's queues too and finds nothing.
+/// Measures the parts of an operation. Each half of a step also looks at the queues of the other half, and finds
+/// nothing there.
 Measurement stages() {
     return {.table = "cycles per operation on one CPU, by stage (bursts of 32, four idle sessions, two idle CQs)",
             .row = "pollcore",
@@ -123,7 +125,7 @@ std::vector<Measurement> application_costs() {
     return all;
 }
 
-/// What the CPU's counters show for a burst of 32, where they are available.
+/// The CPU's counters for a burst of 32, if they are available.
 std::vector<double> counted(SteppedLoad& load, const HardwareCounters& counters) {
     using Reading = HardwareCounters::Reading;
     const auto part = [&](Reading& sum, auto what) {

@@ -1,4 +1,4 @@
-// QueuePairOptions::coalesce_signals: order, count and status are what they are without.
+// QueuePairOptions::coalesce_signals: the order, the number and the statuses of completions are the same as without it.
 #include "fixture.hpp"
 
 namespace pollcore::testing {

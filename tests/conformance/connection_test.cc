@@ -1,4 +1,4 @@
-// Connections by address: rdma_cm on a verbs device, names on a software device.
+// Connections by address. A verbs device uses rdma_cm, and a software device uses names.
 #include <future>
 
 #include "fixture.hpp"
@@ -13,7 +13,7 @@ std::vector<std::byte> bytes(const std::string& text) {
 
 class Connections : public Conformance {
 protected:
-    /// Runs `answer` with the next request while this thread connects QP a.
+    /// Connects QP a, while another thread calls `answer` with the next connection request.
     template <class F>
     std::vector<std::byte> connect_while(Listener& listener, const ConnectOptions& options, F&& answer) {
         std::future<void> answered = std::async(std::launch::async, [&] {
@@ -36,7 +36,7 @@ TEST_F(Connections, CarryPrivateDataBothWaysAndThenMessages) {
     a = runtime.create_queue_pair(shape());
     b = runtime.create_queue_pair(shape());
     Listener listener = runtime.listen(listen_address());
-    submit(recv(1, 64));  // before the peer can send (H13)
+    submit(recv(1, 64));  // posted before the peer can send (H13)
     const auto reply =
         connect_while(listener, {.private_data = bytes("from the caller")}, [&](ConnectionRequest& request) {
             EXPECT_EQ(request.private_data(), bytes("from the caller"));

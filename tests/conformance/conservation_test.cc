@@ -1,5 +1,5 @@
-// I1: random mixes of operations with failures in between. After every turn accepted = completed + retired +
-// in flight, and in the end nothing is in flight, whatever happened to the queue pairs.
+// I1 under random mixes of operations with failures in between. After every turn, accepted = completed + retired + in
+// flight. After all queue pairs are closed, nothing is in flight, whatever happened to them.
 #include <map>
 #include <random>
 
@@ -13,7 +13,7 @@ class Conservation : public Conformance, public ::testing::WithParamInterface<un
 protected:
     Conservation() : random(GetParam()) { Exercised::get().ignore(); }
 
-    // Sends may find no receive. The pair then ends in an error, which is one of the failures wanted here.
+    // A send may find no receive. The pair then ends in an error, which is one of the failures that this test wants.
     static constexpr PathAttributes kPath{.timeout = 12, .retry_count = 1, .rnr_retry = 1, .min_rnr_timer = 1};
 
     WorkRequest random_request(std::uint64_t tag) {
@@ -59,7 +59,7 @@ protected:
                 const auto found = outstanding.find(some[i].tag);
                 ASSERT_NE(found, outstanding.end()) << "tag " << some[i].tag << " completed twice, or never submitted";
                 ASSERT_EQ(found->second.qp, some[i].qp);
-                // An unsignaled request that succeeds has no completion.
+                // Only an unsignaled request that succeeds has no completion.
                 if (some[i].ok() && !is_recv(found->second.opcode)) {
                     ASSERT_TRUE(found->second.flags & kSignaled);
                 }
@@ -98,7 +98,7 @@ TEST_P(Conservation, HoldsThroughRandomMixesWithFailures) {
             take_completions();
             expect_conserved();
         }
-        // Work may be in flight, and the state may be any.
+        // At this point work may be in flight, and the queue pairs may be in any state.
         (random() % 2 == 0 ? a : b).close();
         expect_conserved();
         a.close();

@@ -1,4 +1,4 @@
-// Flow control by credits: no send reaches a receiver that is not ready, whatever the receiver's pace.
+// Flow control by credits: at any pace of the receiver, no send finds it without a posted receive.
 #include <array>
 #include <cstring>
 #include <map>
@@ -13,12 +13,12 @@ namespace {
 class Credits : public MessageStream {
 protected:
     static constexpr std::uint32_t kBuffer = 512;
-    // The first message without a receive would end the connection.
+    // Without RNR retries, the first message that finds no receive ends the connection.
     static constexpr PathAttributes kNoRetries{.rnr_retry = 0, .min_rnr_timer = 1};
 
     Credits() : pool(runtime.create_receive_pool({.session = &reader, .buffers = 64, .buffer_bytes = kBuffer})) {}
 
-    /// The receives of b come from the pool.
+    /// Creates a and b. The receives of b come from the pool.
     void make_ends(FlowControl flow) {
         QueuePairOptions options = shape();
         options.flow = flow;
@@ -55,7 +55,7 @@ TEST_F(Credits, LetNoMessageMeetAReceiverThatIsNotReady) {
     Exercised::get().note("flow control", "credits");
 }
 
-// Shows that the test above can fail.
+// Shows that the test above can fail: without credits, this traffic meets a receiver that is not ready.
 TEST_F(Credits, WithoutThemTheSameTrafficMeetsThem) {
     connect_with(FlowControl::off, {.rnr_retry = 7, .min_rnr_timer = 1});
     const std::uint64_t before = rnrs();
@@ -124,7 +124,7 @@ TEST_F(Credits, AreRefusedWhereThePeerHasNone) {
     b = runtime.create_queue_pair(options);
     EXPECT_THROW(a.connect(b.info()), Error);
     EXPECT_THROW(b.connect(a.info()), Error);
-    // Neither queue pair has changed.
+    // The refusals have changed neither queue pair, so both can still connect.
     QueuePair c = runtime.create_queue_pair(options);
     const QpInfo info = c.info();
     c.connect(b.info(), kNoRetries);
@@ -168,7 +168,8 @@ TEST_F(Credits, WorkOverASharedReceiveQueue) {
     options.flow = FlowControl::credits;
     EXPECT_THROW((void)runtime.create_queue_pair(options), Error) << "a fourth";
     const std::uint64_t before = rnrs();
-    // Messages of each queue pair. No order is promised between queue pairs, so each has buffers of its own.
+    // The number of messages of each queue pair. There is no order between queue pairs, so each queue pair has its own
+    // buffers.
     constexpr std::uint64_t kEach = 300;
     constexpr std::size_t kSlots = 20;
     std::array<std::uint64_t, 3> sent{};
@@ -273,7 +274,7 @@ TEST_F(Credits, ByAddressAreRefusedWhereThePeerHasNone) {
     }
 }
 
-// A peer may announce any address for its block: only the peer's own device checks it.
+// A peer may announce any address for its control block. Only the peer's own device can check the address.
 TEST_F(Credits, ABlockThatIsNotThereEndsTheConnectionAndNothingElse) {
     make_ends(FlowControl::credits);
     std::mt19937_64 random(9);
@@ -300,7 +301,7 @@ TEST_F(Credits, ABlockThatIsNotThereEndsTheConnectionAndNothingElse) {
         EXPECT_EQ(session.cause(a.handle()), Status::rem_access_err);
         EXPECT_TRUE(a.reset());
         EXPECT_TRUE(b.reset());
-        EXPECT_EQ(reader.release(await(reader, 1).at(0)), Refusal::none);  // the final completion
+        EXPECT_EQ(reader.release(await(reader, 1).at(0)), Refusal::none);  // releases the final completion
     }
     connect_ends();
     stream(100, false);
@@ -328,7 +329,7 @@ TEST_F(Credits, WhatWaitsEndsWithItsQueuePair) {
     for (std::uint64_t i = 0; i < 40; ++i) {
         submit(send(i, 8, i % 4 == 3 ? std::uint8_t{kSignaled} : std::uint8_t{0}));
     }
-    // The connection's share is 16 buffers, and none is released.
+    // The connection's share is 16 buffers, and the test releases none of them.
     std::vector<Completion> heard = await(reader, 16);
     EXPECT_TRUE(a.close());
     std::uint64_t flushed = 0;

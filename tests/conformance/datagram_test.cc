@@ -1,4 +1,5 @@
-// Datagrams: the layout of the receive's buffer, the sender, the way back, and datagrams that are lost silently.
+// Datagrams: the layout of the receive buffer, the sender's address, the way back to the sender, and datagrams that are
+// lost silently.
 #include <array>
 #include <set>
 
@@ -32,8 +33,8 @@ protected:
         return request;
     }
     std::vector<WideCompletion> await_wide(std::size_t n) { return Conformance::await_wide(wide, n); }
-    /// Sessions are not ordered with each other, and a datagram that finds no receive is lost. Hence wait until the
-    /// receives are posted.
+    /// The receives may belong to another session than the datagrams, and there is no order between sessions. A
+    /// datagram that finds no receive is lost, so a test waits until the receives are posted.
     void await_receives_posted(std::uint64_t n) {
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
         while (runtime.worker_counters(0).receives.value() < n) {
@@ -41,8 +42,8 @@ protected:
             test::give_way();
         }
     }
-    /// Lost datagrams leave no trace. A datagram that must arrive follows those that must be lost; datagrams keep their
-    /// order.
+    /// Checks that all datagrams before this one were lost. A lost datagram leaves no trace, but datagrams keep their
+    /// order: when this last datagram arrives, no earlier one can still arrive.
     void expect_only_the_last_arrives(std::uint64_t receive_tag, std::uint32_t length) {
         submit(datagram(900, length));
         const auto received = of(await(2), b.handle(), true);
@@ -78,8 +79,8 @@ TEST_F(Datagrams, ArriveBehindAGrh) {
         EXPECT_EQ(std::memcmp(local.data(), remote.data() + kGrhBytes, length), 0) << length << " bytes";
         EXPECT_EQ(remote.data()[kGrhBytes + length],
                   static_cast<std::byte>((kGrhBytes + length) * 31 + ((kGrhBytes + length) >> 8) + 9));
-        // Source and destination are this port. RoCE v2 over IPv4 puts the IPv4 header into the second half of the
-        // GRH's place (annex A17).
+        // The datagram's source and destination are this port. With RoCE v2 over IPv4, the second half of the room for
+        // the GRH contains the IPv4 header (annex A17).
         const auto gid = b.info().gid;
         constexpr std::array<std::uint8_t, 12> kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
         if (TestDevice::get().verbs && std::memcmp(gid.data(), kMapped.data(), kMapped.size()) == 0) {
@@ -198,8 +199,8 @@ TEST_F(Datagrams, ToAQueuePairThatIsNotThereAreLost) {
 TEST_F(Datagrams, ThatMeetNoReceiveAreLost) {
     submit(datagram(2, 64));
     EXPECT_EQ(await_one().status, Status::success);
-    // The datagram has left, but nothing tells when it arrives. It has arrived once a few later ones have reached
-    // another queue pair.
+    // The datagram has left, but nothing tells when it arrives. It has certainly arrived when a few later datagrams
+    // have reached another queue pair.
     const QueuePair c = runtime.create_queue_pair(ud(session));
     for (int i = 0; i < 20; ++i) {
         WorkRequest other = recv(1, 256);
@@ -294,7 +295,7 @@ TEST_F(Datagrams, AHandleGoesOnlyWhenNoSendNamesIt) {
                 test::give_way();
             }
         }
-        // Each was sent while its address handle existed.
+        // All these datagrams were sent while their address handle existed.
         for (const Completion& completion : await(submitted)) {
             EXPECT_EQ(completion.status, Status::success);
         }
@@ -331,7 +332,7 @@ TEST_F(Datagrams, ASessionOfWideCompletionsServesConnectionsToo) {
     QueuePairOptions options = shape();
     options.shares[0].session = &wide;
     connect_pair(options, {});
-    for (std::uint64_t round = 0; round < 3000; ++round) {  // more than one round of the ring
+    for (std::uint64_t round = 0; round < 3000; ++round) {  // more rounds than the completion ring has slots
         submit(wide, recv(2 * round, 64));
         submit(wide, send(2 * round + 1, 16));
         for (const WideCompletion& completion : await_wide(2)) {
@@ -341,7 +342,7 @@ TEST_F(Datagrams, ASessionOfWideCompletionsServesConnectionsToo) {
             ASSERT_EQ(completion.payload_offset(), 0u);
         }
     }
-    // A session with wide completions can be polled in either form.
+    // A session with wide completions can also be polled for ordinary completions.
     submit(wide, rdma(Opcode::rdma_write, 7, 8));
     EXPECT_EQ(await(wide, 1).at(0).tag, 7u);
     EXPECT_EQ(wide.figures().in_flight(), 0u);

@@ -1,5 +1,5 @@
-// The device's time stamps in the completions of sessions that ask for them. A device without time stamps refuses such
-// sessions' queue pairs.
+// Completions contain the device's time stamps if their session asks for them. A device without time stamps refuses the
+// queue pairs of such a session.
 #include <chrono>
 #include <cstring>
 #include <map>
@@ -12,7 +12,7 @@ namespace {
 
 const SessionOptions kWithTimes{.pool_buffers = 64, .wide_completions = true, .device_time = true};
 
-/// Overrides the idle policy of the suite's run, since a worker that sleeps has no write rings.
+/// Overrides the idle policy of the suite's run, because a worker that sleeps cannot serve write rings.
 Config for_rings() {
     Config config = test_config();
     for (WorkerConfig& worker : config.workers) {
@@ -40,8 +40,8 @@ protected:
             EXPECT_EQ(refused.code().value(), error) << refused.what();
         }
     }
-    /// True: the device has no time stamps, and creating a queue pair with the session fails with that error. Nothing
-    /// else can be tested then.
+    /// Returns true if the device has no time stamps. Then this function has checked that queue pairs of the timed
+    /// session are refused with EOPNOTSUPP, and the test can check nothing else.
     bool has_none() {
         if (device.completion_timestamp_mask != 0) {
             return false;
@@ -64,8 +64,8 @@ protected:
         a.connect(info_b, path);
         b.connect(info_a, path);
     }
-    /// The times of each queue are in order. On the software device they all lie between two readings of the host's
-    /// clock.
+    /// Checks that the times of each queue are in order. On the software device, it also checks that they lie between
+    /// two readings of the host's clock.
     void expect_times(const std::vector<WideCompletion>& completions) {
         for (const WideCompletion& completion : completions) {
             EXPECT_EQ(completion.status, Status::success);
@@ -94,7 +94,8 @@ protected:
     const DeviceReport device;
     TestSession timed;
     const std::uint64_t begin = host_now();
-    std::map<std::pair<std::uint32_t, bool>, std::uint64_t> newest;  // by queue pair and queue
+    // The last time of each queue, by queue pair and kind of queue.
+    std::map<std::pair<std::uint32_t, bool>, std::uint64_t> newest;
 };
 
 TEST_P(DeviceTime, StandsInTheCompletionsOfBothQueuesAndNeverGoesBack) {
@@ -110,7 +111,8 @@ TEST_P(DeviceTime, StandsInTheCompletionsOfBothQueuesAndNeverGoesBack) {
         WorkRequest with = send(6 * round + 1, 24);
         with.opcode = Opcode::send_with_imm;
         submit(timed, with);
-        submit(timed, rdma(Opcode::rdma_write, 6 * round + 2, 8, 0));  // covered by a later completion
+        // This request has no completion of its own; a later completion covers it.
+        submit(timed, rdma(Opcode::rdma_write, 6 * round + 2, 8, 0));
         submit(timed, rdma(Opcode::rdma_write, 6 * round + 3, 8));
         submit(timed, rdma(Opcode::rdma_read, 6 * round + 4, 16));
         submit(timed, rdma(Opcode::atomic_fetch_and_add, 6 * round + 5, 8));
@@ -171,7 +173,7 @@ TEST_P(DeviceTime, IsZeroOfWhatFailed) {
             if (one.empty()) {
                 break;
             }
-            if (one[0].from_recv_queue()) {  // the peer's receive, flushed
+            if (one[0].from_recv_queue()) {  // the peer's receive, which was flushed
                 EXPECT_EQ(one[0].device_time, 0u);
                 EXPECT_FALSE(one[0].ok());
             } else {
@@ -188,7 +190,7 @@ TEST_P(DeviceTime, IsZeroOfWhatFailed) {
     for (std::size_t i = 1; i < 4; ++i) {
         EXPECT_EQ(sent[i].device_time, 0u) << sent[i].tag;
     }
-    // Completions after a reset have times again.
+    // After a reset, completions have times again.
     EXPECT_TRUE(a.reset());
     EXPECT_TRUE(b.reset());
     WideCompletion left;
@@ -255,8 +257,8 @@ TEST_P(DeviceTime, StandsBesideWhereADatagramCameFrom) {
     }
 }
 
-// For these messages the device completes only the runtime's own requests: a write at the sender, a write and a read at
-// the receiver.
+// For a rendezvous message the device completes only requests that the runtime has posted itself: a write at the
+// sender, and a write and a read at the receiver.
 TEST_P(DeviceTime, IsZeroOfWhatCameByRendezvousAtBothEnds) {
     if (has_none()) {
         return;
@@ -293,7 +295,7 @@ TEST_P(DeviceTime, IsZeroOfWhatCameByRendezvousAtBothEnds) {
     }
 }
 
-// A daemon's counters include the CQs of other tests.
+// Only in this process, because a daemon's counters include the CQs of other tests.
 TEST_P(DeviceTime, InThisProcessHasCqsOfItsOwnThatGoWithItsQueuePairs) {
     if (has_none()) {
         return;
@@ -326,7 +328,8 @@ protected:
     DeviceTimeOfRings() : DeviceTime(for_rings()) {}
 };
 
-// The worker finds these messages by looking at memory. At the sender the device completes a write.
+// The worker finds messages in a write ring by looking at memory, so they have no time. At the sender the device
+// completes a write, which has a time.
 TEST_P(DeviceTimeOfRings, IsZeroOfWhatCameByAWriteRingAndThereForItsSender) {
     if (has_none()) {
         return;

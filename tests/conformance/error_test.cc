@@ -1,4 +1,4 @@
-// Failures: statuses, their effect on the QP, and that every request still gets its completion.
+// Failures: the statuses of completions, the effect on the QP, and that every request still gets its completion.
 #include "fixture.hpp"
 #include "give_way.hpp"
 
@@ -138,7 +138,7 @@ TEST_F(Errors, AWriteWithImmediateThatItsKeyForbidsFailsTheReceiveToo) {
     EXPECT_EQ(received[0].status, expected(Status::loc_access_err, Status::rem_access_err));
 }
 
-// A provider may write the 8 bytes of the answer whatever the SGE's length.
+// Whatever length the SGE has, a provider may write the 8 bytes of an atomic's answer.
 TEST_F(Errors, AnAtomicWithoutRoomForItsAnswerIsRefused) {
     connect_pair();
     for (const std::uint32_t length : {0u, 4u, 16u}) {

@@ -1,4 +1,4 @@
-// Asynchronous events as the application receives them, and a port that goes down and comes up again.
+// Asynchronous events as the application receives them. A port goes down and comes up again.
 #include <poll.h>
 
 #include <array>
@@ -15,8 +15,8 @@ namespace {
 
 class Events : public Conformance {
 protected:
-    /// The specification raises this event for the queue pair at the responder. Soft-RoCE never does: there the
-    /// responder learns of the error only from its flushed receive.
+    /// Expects the event for queue pair b, the responder, as the specification says. Soft-RoCE never raises it: there
+    /// the responder learns of the error only from its flushed receive.
     void expect_event_at_b(EventType type, Status cause) {
         const bool raised = expected(true, false);
         const std::optional<Event> event =
@@ -43,7 +43,7 @@ TEST_F(Events, NoneComeWhileNothingHappens) {
     EXPECT_EQ(await_one().status, Status::success);
     pollfd waiting{.fd = runtime.event_fd(), .events = POLLIN, .revents = 0};
     while (runtime.poll_event()) {
-    }  // events of the device's start
+    }  // takes the events of the device's start
     EXPECT_EQ(poll(&waiting, 1, 0), 0);
     EXPECT_FALSE(runtime.next_event(std::chrono::milliseconds(20)).has_value());
     EXPECT_EQ(runtime.control_counters().events_lost.value(), 0u);
@@ -80,8 +80,9 @@ TEST_F(Events, AStoppedRuntimeGivesWhatIsLeftAndThenSaysSo) {
     EXPECT_EQ(poll(&waiting, 1, 0), 1);
 }
 
-/// A port that may be taken down without harm to other tests: the software device's own, that of the mlx5 model, or, as
-/// root in the guest, that of an RDMA device created for this test on an interface created for this test.
+/// A port that a test may take down without harm to other tests. It is the port of the software device or of the mlx5
+/// model. In the guest, as root, it is the port of an RDMA device that is created for this test, on a network interface
+/// that is created for this test.
 class PortUnderTest {
 public:
     PortUnderTest() {
@@ -103,7 +104,7 @@ public:
     }
     ~PortUnderTest() {
         if (TestDevice::get().is_rxe()) {
-            run("rdma link delete rxeport");  // would wait if it were in use
+            run("rdma link delete rxeport");  // this would wait if the device were in use
             run("ip link delete porttest");
         }
     }
@@ -154,11 +155,12 @@ TEST_F(PortInThisProcess, ThatGoesDownIsToldAndWorkEndsByItsTimeOuts) {
     connect_pair(shape(), {.timeout = 12, .retry_count = 2, .rnr_retry = 7, .min_rnr_timer = 12});
     expect_traffic();
     const auto submit_two = [&] {
-        const std::array<WorkRequest, 2> two{send(1, 8), rdma(Opcode::rdma_write, 2, 8, 0)};  // the send has no receive
+        // The peer has posted no receive for the send.
+        const std::array<WorkRequest, 2> two{send(1, 8), rdma(Opcode::rdma_write, 2, 8, 0)};
         ASSERT_EQ(session.try_submit(two).accepted, 2u);
     };
-    // These are in flight when the port goes down. Not on Soft-RoCE: if its link goes down while a sender waits for its
-    // peer's receive, one time in six the sender never completes anything again (kernel 6.1).
+    // The two requests are in flight when the port goes down, except on Soft-RoCE. There, if the link goes down while a
+    // sender waits for its peer's receive, the sender never completes anything again in one of six cases (kernel 6.1).
     const bool under_way = !TestDevice::get().is_rxe();
     if (under_way) {
         submit_two();
@@ -170,7 +172,7 @@ TEST_F(PortInThisProcess, ThatGoesDownIsToldAndWorkEndsByItsTimeOuts) {
     }
     WorkRequest receive = recv(4, 64);
     submit(receive);
-    (void)session.try_submit(rdma(Opcode::rdma_write, 3, 8));  // refused if the QP is in error already
+    (void)session.try_submit(rdma(Opcode::rdma_write, 3, 8));  // this is refused if the QP is in error already
     const std::uint64_t sends = session.figures().in_flight() - 1;
     const auto completions = await(sends);
     ASSERT_EQ(completions.size(), sends);
@@ -207,7 +209,7 @@ TEST_F(PortInThisProcess, ThatComesBackInTimeLosesNothing) {
     expect_port_event(EventType::port_err);
     set_up(runtime, true);
     expect_port_event(EventType::port_active);
-    expect_traffic();  // the idle connection has survived
+    expect_traffic();  // shows that the idle connection has survived
 }
 
 }  // namespace

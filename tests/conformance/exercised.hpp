@@ -1,5 +1,6 @@
-// Notes what a test of this suite did on the device, if the device carried it out. When the test passes, the notes go
-// into the report of the run (--gtest_output). scripts/supported makes the table of what works from the reports.
+// Notes what a test of this suite did on the device, provided that the device carried it out. If the test passes, the
+// notes go into the report of the run (--gtest_output). From the reports, scripts/supported makes the table of what
+// works.
 //
 // Thread safety: the test's thread.
 #pragma once
@@ -24,11 +25,12 @@ public:
         return all;
     }
 
-    /// Begins a test.
+    /// Begins a test with no notes.
     void begin() { *this = Exercised(); }
-    /// Drops the test's notes: chance decides what it does, so they say nothing about what works.
+    /// Drops the test's notes. For tests in which chance decides what happens, so that their notes say nothing about
+    /// what works.
     void ignore() { ignored_ = true; }
-    /// Ends a test: writes its notes into the report, unless it failed.
+    /// Ends a test. Writes its notes into the report, unless the test failed.
     void end() const {
         if (ignored_ || items_.empty() || ::testing::Test::HasFailure()) {
             return;
@@ -40,7 +42,7 @@ public:
         ::testing::Test::RecordProperty("exercised", text);
     }
 
-    /// `group` is a row of the table. The test itself must have seen `item` work.
+    /// `group` is a row of the table. The test itself must have checked that `item` works.
     void note(std::string_view group, std::string_view item) {
         items_.insert(std::string(group) + ": " + std::string(item));
     }
@@ -103,7 +105,7 @@ private:
             note(group, item);
         }
     }
-    // Numbers before names give the order of the verbs; the table leaves the numbers out.
+    // The number before a name sorts the names in the order of the verbs. The table leaves the numbers out.
     static std::string two_digits(unsigned number) { return (number < 10 ? "0" : "") + std::to_string(number); }
     static std::string opcode_name(Opcode opcode) {
         constexpr std::string_view kNames[] = {
@@ -129,7 +131,7 @@ private:
     std::map<std::tuple<QpHandle, bool, std::uint64_t>, Request> requests_;
 };
 
-/// A session that notes its requests and completions for the test.
+/// A session whose requests and completions are noted for the test.
 class TestSession : public Session {
 public:
     TestSession() = default;

@@ -1,13 +1,13 @@
-// What every conformance test starts from: a runtime on the device under test, sessions, connected QPs.
+// The base of every conformance test: a runtime on the device under test, sessions and connected QPs.
 //
-// The device comes from the environment, so that the same binary runs on each:
-//   POLLCORE_TEST_DEVICE=soft            the software device (default); soft:rxe, soft:mlx5: with those habits
+// The environment names the device, so that the same binary runs on each device:
+//   POLLCORE_TEST_DEVICE=soft            the software device (default); soft:rxe, soft:mlx5: with the provider's habits
 //   POLLCORE_TEST_DEVICE=verbs:rxe0      a verbs device; POLLCORE_TEST_ADDRESS is an address of its port
-//   POLLCORE_TEST_DEVICE=verbs:mlx5_0    libmlx5's, on a NIC, or on the model of tests/mlx5_model
-//   POLLCORE_TEST_ATTACH=yes             through a pollcored, to which the tests attach
+//   POLLCORE_TEST_DEVICE=verbs:mlx5_0    a device of libmlx5: a NIC, or the model of tests/mlx5_model
+//   POLLCORE_TEST_ATTACH=yes             the tests attach to a pollcored
 //   POLLCORE_TEST_POLL=plain             CQs are polled by ibv_poll_cq; extended (default): by ibv_start_poll
-// Where a device's answer differs from the specification's, expected() names both; tests/conformance/README.md has the
-// table.
+// Where a device's answer differs from the specification's answer, expected() names both. The table in
+// tests/conformance/README.md lists these tests.
 #pragma once
 
 #include <algorithm>
@@ -43,14 +43,14 @@ inline void PrintTo(Refusal refusal, std::ostream* out) {
 namespace testing {
 
 struct TestDevice {
-    /// Providers whose deviations the expectations know. Any other is expected to follow the specification.
+    /// The providers whose deviations expected() knows. Any other provider is expected to follow the specification.
     enum class Provider { soft, rxe, mlx5, other };
 
     bool verbs = false;
     Provider provider = Provider::soft;
-    DeviceConfig::Profile profile = DeviceConfig::Profile::standard;  // if soft
+    DeviceConfig::Profile profile = DeviceConfig::Profile::standard;  // only for the software device
     std::string verbs_name;
-    std::string address;  // if verbs: an address of the device's port
+    std::string address;  // only for a verbs device: an address of the device's port
     PollVerbs poll = PollVerbs::extended;
 
     static const TestDevice& get() {
@@ -98,7 +98,7 @@ private:
             if (name != ibv_get_device_name(devices[i])) {
                 continue;
             }
-            // Only the kernel's Soft-RoCE names its network interface here.
+            // Only a device of the kernel's Soft-RoCE has this file, which names its network interface.
             const bool rxe = std::filesystem::exists(std::filesystem::path(devices[i]->ibdev_path) / "parent");
             found = rxe ? Provider::rxe : mlx5dv_is_supported(devices[i]) ? Provider::mlx5 : Provider::other;
         }
@@ -111,7 +111,7 @@ private:
 
 inline Config test_config(std::uint32_t workers = 1) {
     Config config;
-    config.share_cores = true;  // other tests may run at the same time
+    config.share_cores = true;  // other tests may run on these cores at the same time
     DeviceConfig device;
     device.name = "net0";
     device.profile = TestDevice::get().profile;
@@ -124,7 +124,7 @@ inline Config test_config(std::uint32_t workers = 1) {
         WorkerConfig worker;
         worker.name = "w" + std::to_string(i);
         worker.core = test::last_cpu() - i;
-        // The machine may have fewer cores than threads.
+        // A worker that spins would be wrong here, because the machine may have fewer cores than threads.
         worker.idle = std::getenv("POLLCORE_TEST_SLEEP") != nullptr ? IdlePolicy::event : IdlePolicy::yield;
         worker.cq_depth = 1024;
         worker.poll = TestDevice::get().poll;
@@ -138,7 +138,7 @@ inline Config test_config(std::uint32_t workers = 1) {
 class Conformance : public ::testing::Test {
 protected:
     static constexpr std::size_t kBytes = 64 * 1024;
-    // A generous limit, since in the guest everything is emulated and shared. It only bounds a hang.
+    // A generous limit, because in the guest everything is emulated and shared. It only ends a test that hangs.
     static constexpr std::chrono::seconds kPatience{120};
 
     explicit Conformance(const Config& config = test_config())
@@ -166,14 +166,14 @@ protected:
         options.remote_access = RemoteAccess::all();
         return options;
     }
-    /// Opens only as much to the peer as flow control needs.
+    /// The shape of a queue pair that gives its peer only the access that flow control needs.
     [[nodiscard]] QueuePairOptions shape(FlowControl flow) {
         QueuePairOptions options = shape();
         options.remote_access = {};
         options.flow = flow;
         return options;
     }
-    /// Connects two QPs on the one device by exchanged information.
+    /// Connects two QPs of the device by exchanged information (QpInfo).
     void connect_pair() { connect_pair(shape(), PathAttributes{}); }
     void connect_pair(const QueuePairOptions& options, const PathAttributes& path) {
         a = runtime.create_queue_pair(options);
@@ -194,7 +194,7 @@ protected:
     [[nodiscard]] Sge remote_sge(std::uint32_t length, std::size_t at = 0) const {
         return {remote.addr() + at, length, remote.lkey()};
     }
-    /// A one-sided request on QP a, between `local` and `remote`.
+    /// A request on QP a that moves data between `local` and `remote` without the peer's CPU.
     [[nodiscard]] WorkRequest rdma(Opcode opcode, std::uint64_t tag, std::uint32_t length,
                                    std::uint8_t flags = kSignaled) const {
         return {.tag = tag,
@@ -223,7 +223,8 @@ protected:
         Exercised::get().submitted(request, request.num_sge, false);
     }
     void submit(const WorkRequest& request) { submit(session, request); }
-    /// The worker sees all of them at once, so none is refused because an earlier one has failed already.
+    /// Submits all requests at once. The worker sees them together, so none is refused because an earlier one has
+    /// failed already.
     void submit(std::initializer_list<WorkRequest> requests) { submit(std::span(requests.begin(), requests.size())); }
     void submit(std::span<const WorkRequest> requests) {
         ASSERT_EQ(session.try_submit(requests).accepted, requests.size());
@@ -232,7 +233,8 @@ protected:
         }
     }
 
-    /// Polls until `n` completions have come. When the patience ends first, the test fails and the result is shorter.
+    /// Polls until `n` completions have come. If they do not come within kPatience, the test fails and the result is
+    /// shorter.
     std::vector<Completion> await(std::size_t n) { return await(session, n); }
     std::vector<Completion> await(Session& from, std::size_t n) {
         std::vector<Completion> all;
@@ -255,7 +257,7 @@ protected:
         }
         return all;
     }
-    /// Like await(), for a session with wide completions.
+    /// Like await(), but for a session with wide completions.
     static std::vector<WideCompletion> await_wide(Session& from, std::size_t n) {
         std::vector<WideCompletion> all;
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
@@ -272,7 +274,7 @@ protected:
         }
         return all;
     }
-    /// Waits until `done()` is true; fails when the patience ends.
+    /// Waits until `done()` is true. Fails if that takes longer than kPatience.
     template <class Done>
     static void until(Done done) {
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
@@ -285,7 +287,7 @@ protected:
         const std::vector<Completion> all = await(1);
         return all.empty() ? Completion{} : all.front();
     }
-    /// Returns the first event of this type and skips others; nullopt if none comes in time.
+    /// Returns the first event of this type and drops all events before it; nullopt if no such event comes in time.
     std::optional<Event> await_event(EventType type, std::chrono::milliseconds patience = kPatience) {
         const auto deadline = std::chrono::steady_clock::now() + patience;
         while (std::chrono::steady_clock::now() < deadline) {
@@ -296,7 +298,7 @@ protected:
         }
         return std::nullopt;
     }
-    /// Every event that was taken from a device was given back to it (I9).
+    /// Checks that every event that was taken from a device was acknowledged (I9).
     void expect_acknowledged() {
         const ControlCounters& counters = runtime.control_counters();
         std::uint64_t by_type = 0;
@@ -306,7 +308,7 @@ protected:
         EXPECT_EQ(counters.async_events.value(), by_type);
         EXPECT_EQ(counters.async_events.value(), counters.async_events_acknowledged.value());
     }
-    /// The completions of one queue, in order of arrival.
+    /// The completions in `all` that belong to one queue, in order of arrival.
     static std::vector<Completion> of(const std::vector<Completion>& all, QpHandle qp, bool recv) {
         std::vector<Completion> some;
         for (const Completion& completion : all) {
@@ -316,7 +318,8 @@ protected:
         }
         return some;
     }
-    /// Soft-RoCE's value on Soft-RoCE, else the specification's, which libmlx5 follows here.
+    /// The value that this device must return: `rxe` on Soft-RoCE, and otherwise the specification's value, which
+    /// libmlx5 follows here.
     template <class Value>
     static Value expected(Value specification, Value rxe) {
         return expected(specification, rxe, specification);

@@ -1,4 +1,4 @@
-// Memory: who owns it, and when it may go.
+// Memory regions: who owns the memory, and when a region may be deregistered.
 #include <cstdlib>
 #include <functional>
 #include <string>
@@ -10,7 +10,8 @@ namespace {
 
 class MemoryRegions : public Conformance {
 protected:
-    /// Memory that the program registers itself: from its heap, or, if attached, part of what it has allocated.
+    /// Memory that the program registers itself. It comes from the heap or, if the test is attached, from an allocated
+    /// region.
     [[nodiscard]] std::span<std::byte> own_memory(std::size_t bytes) {
         if (attached_tests()) {
             return remote.bytes().subspan(1000, bytes);
@@ -103,7 +104,7 @@ TEST_F(MemoryRegions, HaveAtLeastOneByte) {
 
 TEST_F(MemoryRegions, OfAnAttachedProgramAreOfMemoryThatTheDaemonCanMap) {
     if (!attached_tests()) {
-        return;  // the attached run of this suite tests it
+        return;  // only the attached run of this suite tests this
     }
     std::vector<std::byte> mine(4096);
     try {
@@ -130,7 +131,7 @@ TEST_F(MemoryRegions, HaveTheAddressThatTheProgramChooses) {
         submit(request);
         EXPECT_EQ(await_one().status, Status::success);
         EXPECT_EQ(std::memcmp(pages + 2 * kPage - 100, local.data(), 100), 0);
-        // The address also works with the lkey.
+        // Local requests use the chosen address, too, together with the lkey.
         request = rdma(Opcode::rdma_write, 2, 0);
         request.sge = {iova + 2 * kPage - 100, 100, region.lkey()};
         submit(request);
@@ -150,7 +151,7 @@ TEST_F(MemoryRegions, HaveTheAddressThatTheProgramChooses) {
 TEST_F(MemoryRegions, MayHaveRelaxedOrdering) {
     connect_pair();
     Access access = Access::all();
-    access.relaxed_ordering = true;  // a device without it ignores this
+    access.relaxed_ordering = true;  // a device without relaxed ordering ignores this
     MemoryRegion region = runtime.allocate(kBytes, access);
     WorkRequest request = rdma(Opcode::rdma_write, 1, kBytes);
     request.remote_addr = region.addr();
@@ -211,7 +212,7 @@ concept RegistersWithoutAccess = requires(C& context, void* data) {
 };
 static_assert(!RegistersWithoutAccess<Context>);
 
-// Memory is closed to peers unless the application opens it, and flow control opens no more than it needs.
+// Peers have no access to memory unless the application gives it, and flow control gives no more access than it needs.
 TEST_F(MemoryRegions, AreOutOfReachUnlessTheQueuePairSaysSo) {
     const auto refuses = [&](FlowControl flow, Opcode opcode) {
         SCOPED_TRACE(flow_control_name(flow));

@@ -1,4 +1,4 @@
-// Messages that carry their number and a checksum, from one session to another, at the reader's pace.
+// Sends messages with a number and a checksum from one session to another, which reads them at its own pace.
 #pragma once
 
 #include <cstring>
@@ -19,7 +19,7 @@ protected:
 
     [[nodiscard]] std::uint64_t rnrs() {
         std::this_thread::sleep_for(
-            std::chrono::milliseconds(30));  // the kernel looks its counters up once in a while only
+            std::chrono::milliseconds(30));  // the kernel updates these counters only now and then
         const RnrCounts counts = runtime.rnr_counts().value();
         return counts.received + counts.sent;
     }
@@ -30,7 +30,7 @@ protected:
         }
         return sum;
     }
-    /// Writes a message: its number, the sum of its payload, and the payload.
+    /// Writes a message into `to`: its number, the checksum of its payload, and the payload.
     void write_message(std::span<std::byte> to, std::uint64_t number) {
         for (std::size_t i = 16; i < to.size(); ++i) {
             to[i] = static_cast<std::byte>(number * 7 + i);
@@ -48,7 +48,7 @@ protected:
         ASSERT_EQ(there, number);
         ASSERT_EQ(sum, sum_of(message.subspan(16)));
     }
-    /// Finds the message in the pool that holds it.
+    /// The bytes of a received message, from the pool of `pools` that holds it.
     [[nodiscard]] static std::span<const std::byte> message_in(std::initializer_list<const ReceivePool*> pools,
                                                                const Completion& completion) {
         for (const ReceivePool* pool : pools) {
@@ -58,8 +58,8 @@ protected:
         }
         return {};
     }
-    /// Sends messages from queue pair a to the pools of the reader, which may pause at random, and releases the
-    /// messages in another order. `local` must have room for 32 times the longest.
+    /// Sends messages from queue pair a. The reader may pause at random, takes the messages from its pools, and
+    /// releases them in another order. `local` must have room for 32 messages of the length `longest`.
     void stream(std::initializer_list<const ReceivePool*> pools, std::uint32_t longest, std::uint64_t messages,
                 bool pauses) {
         std::mt19937 random(11);
@@ -81,7 +81,7 @@ protected:
                 write_message(local.bytes().subspan(at, length), sent);
                 WorkRequest request = send(sent, length);
                 request.sge = local_sge(length, at);
-                request.rkey = local.rkey();  // for rendezvous
+                request.rkey = local.rkey();  // needed for rendezvous
                 ASSERT_EQ(session.try_submit(request), Refusal::none);
                 ++sent;
             }

@@ -1,4 +1,4 @@
-// CQs are polled by the verbs that the configuration asks for, with the same outcome either way.
+// The worker polls each CQ by the verbs that the configuration names. The results are the same by either way.
 #include <mutex>
 #include <set>
 
@@ -9,7 +9,8 @@
 namespace pollcore::testing {
 namespace {
 
-// ibv_poll_cq goes through the context's ops on any device, so that calls of it can be noted there.
+// On any device ibv_poll_cq is called through the context's ops. The test replaces it there and notes which CQs it
+// polls.
 std::mutex plainly_polled_mutex;
 std::set<const ibv_cq*> plainly_polled;
 int (*own_poll_cq)(ibv_cq*, int, ibv_wc*) = nullptr;
@@ -27,8 +28,8 @@ std::size_t cqs_plainly_polled() {
     return plainly_polled.size();
 }
 
-/// Records from now on which CQs of the runtime's device are polled by ibv_poll_cq. To be called before there is a CQ
-/// that a worker could be polling.
+/// Records from now on which CQs of the runtime's device are polled by ibv_poll_cq. Call this before a CQ exists,
+/// because a worker could be polling it.
 void note_polls(TestRuntime& runtime) {
     ibv_context_ops& ops = runtime.device().context()->ops;
     own_poll_cq = ops.poll_cq;
@@ -41,7 +42,7 @@ protected:
     static Config config() {
         Config with = test_config();
         with.workers[0].poll = GetParam();
-        with.workers[0].complete_burst = 3;  // so that bursts end with completions left in the CQ
+        with.workers[0].complete_burst = 3;  // so small that bursts end with completions left in the CQ
         return with;
     }
     PollingInThisProcess() : Conformance(config()) { note_polls(runtime); }
@@ -66,7 +67,7 @@ TEST_P(PollingInThisProcess, IsByTheVerbsThatWereAskedForAndBringsTheSame) {
         submit(with);
         submit(rdma(Opcode::rdma_write, 4 * round + 2, 8, 0));
         submit(rdma(Opcode::rdma_read, 4 * round + 3, 16));
-        if (round % 8 == 7) {  // many at once, more than one burst holds
+        if (round % 8 == 7) {  // takes the completions of 8 rounds together, which are more than one burst holds
             const auto completions = await(8 * 3);
             const auto sent = of(completions, a.handle(), false);
             const auto received = of(completions, b.handle(), true);
@@ -144,7 +145,8 @@ TEST_P(PollingInThisProcess, OfASessionWithTimeStampsIsByTheExtendedVerbsAlways)
     EXPECT_EQ(test::occurrences(log.text(), "worker w0 polls its completion queues on "), 1u) << log.text();
 }
 
-// No provider promises that both ways may be mixed on one CQ, only that each may be used on a device.
+// No provider promises that both ways to poll may be mixed on one CQ. They only promise that a device may have CQs of
+// both kinds.
 class TwoWaysToPollInThisProcess : public Conformance {
 protected:
     static Config config() {

@@ -1,4 +1,5 @@
-// Receive pools: the worker keeps receive queues filled, and the application releases buffers.
+// Receive pools: the worker keeps receive queues filled, and the application releases the buffers of the messages that
+// it has read.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -15,7 +16,7 @@ class ReceivePools : public Conformance {
 protected:
     static constexpr std::uint32_t kBuffers = 64;
     static constexpr std::uint32_t kBuffer = 1000;
-    // A send waits for a receive for ever, and retries often.
+    // With these attributes a send waits for its receive for ever, and retries often.
     static constexpr PathAttributes kPatient{.rnr_retry = 7, .min_rnr_timer = 1};
 
     ReceivePools()
@@ -41,7 +42,7 @@ protected:
         a.connect(info_b, path);
         b.connect(info_a, path);
     }
-    /// Sends `length` bytes of `local` from `at` on. They stay there for comparison.
+    /// Sends `length` bytes of `local` from offset `at`. The bytes stay in `local`, so that the test can compare them.
     void say(std::uint64_t tag, std::uint32_t length, std::size_t at = 0) {
         WorkRequest request = send(tag, length);
         request.sge = local_sge(length, at);
@@ -99,8 +100,8 @@ TEST_F(ReceivePools, DeliverInOrderWhateverTheOrderOfReleases) {
     std::uint64_t heard = 0;
     std::size_t done = 0;
     while (heard < 2000) {
-        // Bounded by both counts: the sender's completions may come long after the messages (a sleeping worker, a late
-        // acknowledgement).
+        // Both counts limit the number of messages on their way. The sender's completions may come long after the
+        // messages have arrived, because a worker sleeps or an acknowledgement is late.
         if (sent < 2000 && sent - std::min<std::uint64_t>(heard, done) < 40) {
             std::memcpy(local.data() + sent % 64 * 8, &sent, sizeof(sent));
             say(sent, 8, sent % 64 * 8);
@@ -176,7 +177,7 @@ TEST_F(ReceivePools, TakeDatagrams) {
     receiver.qkey = 0x1234;
     b = runtime.create_queue_pair(receiver);
     AddressHandle to_b = runtime.create_address_handle(b.info());
-    // A datagram that finds no receive is lost, so wait for the receives.
+    // A datagram that finds no receive is lost, so wait until receives are posted.
     until([&] { return pool.counters().posted.value() != 0; });
     for (std::uint64_t i = 0; i < 40; ++i) {
         WorkRequest request = send(i, 200);
@@ -202,7 +203,8 @@ TEST_F(ReceivePools, ForgottenBuffersStopTheirQueuePairAndNoOther) {
     QueuePair from = std::move(a);
     QueuePair to = std::move(b);
     connect_to(small);
-    // These are more messages than the share holds. The rest waits for the receiver, possibly for ever.
+    // These are more messages than the queue pair's share of the pool. The remaining messages wait for the receiver,
+    // possibly for ever.
     for (std::uint64_t i = 0; i < 20; ++i) {
         WorkRequest request = send(1000 + i, 8);
         request.qp = from.handle();
@@ -215,7 +217,7 @@ TEST_F(ReceivePools, ForgottenBuffersStopTheirQueuePairAndNoOther) {
         ASSERT_EQ(heard.qp, b.handle());
         expect_message(heard, 64, i);
         release(heard);
-        EXPECT_EQ(await_one().status, Status::success);  // of either queue pair
+        EXPECT_EQ(await_one().status, Status::success);  // the completion of a send on either queue pair
     }
     EXPECT_GE(pool.counters().ran_dry.value(), 1u);
     await_held(8);
@@ -223,7 +225,7 @@ TEST_F(ReceivePools, ForgottenBuffersStopTheirQueuePairAndNoOther) {
         EXPECT_EQ(buffer.qp, to.handle());
         EXPECT_GE(buffer.later, 100u);
     }
-    // The forgotten completions are released after all, and the other messages arrive.
+    // The test releases the forgotten completions after all, and then the other messages arrive.
     std::size_t heard = 0;
     for (std::vector<WideCompletion> held = forgotten; heard < 12;) {
         for (const WideCompletion& completion : held) {
@@ -312,7 +314,8 @@ TEST_F(ReceivePools, OutliveTheirSessionForWhatWasNotPolled) {
     pool.close();
 }
 
-// Messages of the closed pool still occupy the completion ring, which therefore has no room for a new pool.
+// Messages of the closed pool still occupy the completion ring. Until they are polled, the ring has no room for a new
+// pool.
 TEST_F(ReceivePools, KeepTheirPlaceInTheRingUntilTheirMessagesArePolled) {
     for (int round = 0; round < 3; ++round) {
         connect_to(pooled(16, 32));
@@ -325,11 +328,11 @@ TEST_F(ReceivePools, KeepTheirPlaceInTheRingUntilTheirMessagesArePolled) {
         pool.close();
         EXPECT_THROW((void)make_pool(kBuffers), Error);
         std::vector<WideCompletion> left = hear(11);  // 10 messages and the final completion
-        reader.close();                               // reports what was polled, as any request would
+        reader.close();                               // tells the worker what was polled, as any request would
         reader = runtime.open_session({.pool_buffers = kBuffers, .wide_completions = true});
         pool = make_pool(kBuffers);
     }
-    // Any request reports what was polled, without a new session.
+    // A new session is not needed: any request tells the worker what was polled.
     connect_to(pooled(16, 32));
     say(1, 16);
     EXPECT_EQ(await(1).size(), 1u);
@@ -337,7 +340,7 @@ TEST_F(ReceivePools, KeepTheirPlaceInTheRingUntilTheirMessagesArePolled) {
     pool.close();
     EXPECT_THROW((void)make_pool(kBuffers), Error);
     for (const WideCompletion& completion : hear(2)) {
-        release(completion);  // its pool is closed: only reports what was polled
+        release(completion);  // its pool is closed, so this only tells the worker what was polled
     }
     pool = make_pool(kBuffers);
 }
@@ -400,7 +403,7 @@ TEST_F(ReceivePools, SayWhatTheyHaveNoRoomFor) {
     b.close();
     pool.close();
     refuses(EINVAL, "is not open: closed", [&] { return runtime.create_queue_pair(pooled()); });
-    for (const WideCompletion& end : hear(2)) {  // one for each queue pair
+    for (const WideCompletion& end : hear(2)) {  // one final completion for each of the two queue pairs
         EXPECT_EQ(end.status, Status::qp_closed);
         release(end);
     }

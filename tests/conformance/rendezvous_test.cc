@@ -1,4 +1,4 @@
-// Messages that are longer than the receiver's buffers, read by the receiver.
+// Messages that are longer than the receiver's buffers. The receiver reads them from the sender's memory.
 #include <thread>
 
 #include "message_stream.hpp"
@@ -107,7 +107,7 @@ TEST_F(Rendezvous, RefusesWhatThePeerCannotRead) {
     EXPECT_EQ(session.try_submit(request), Refusal::message_too_long);
 }
 
-// If the two ends agree on a connection without reads, rendezvous is not offered.
+// If the ends connect with path attributes that allow no RDMA reads, they do not agree on rendezvous.
 TEST_F(Rendezvous, IsNotAgreedWhereNothingCanBeRead) {
     for (const bool at_reader : {true, false}) {
         a = runtime.create_queue_pair(sending());
@@ -125,7 +125,7 @@ TEST_F(Rendezvous, IsNotAgreedWhereNothingCanBeRead) {
         EXPECT_EQ(reader.release(hear()), Refusal::none);
         EXPECT_TRUE(a.close());
         EXPECT_TRUE(b.close());
-        EXPECT_EQ(reader.release(hear()), Refusal::none);  // the final completion
+        EXPECT_EQ(reader.release(hear()), Refusal::none);  // releases the final completion
     }
 }
 
@@ -149,7 +149,7 @@ TEST_F(Rendezvous, NeedsCreditsAndAPoolForLongerMessages) {
     EXPECT_THROW(longs.close(), Error) << "it is in use";
 }
 
-// One end resets while messages are announced, or wait for a buffer.
+// One end resets while messages are announced or wait for a buffer.
 TEST_F(Rendezvous, EndsWithItsConnectionAndTheNextOneBegins) {
     a = runtime.create_queue_pair(sending());
     b = runtime.create_queue_pair(receiving());
@@ -163,7 +163,7 @@ TEST_F(Rendezvous, EndsWithItsConnectionAndTheNextOneBegins) {
         }
         std::vector<Completion> held;
         for (int i = 0; i < life % 5; ++i) {
-            held.push_back(hear());  // four of them leave no buffer for the next message
+            held.push_back(hear());  // four held messages leave no buffer for the next message
         }
         EXPECT_TRUE(life % 2 == 0 ? a.reset() : b.reset());
         EXPECT_TRUE(life % 2 == 0 ? b.reset() : a.reset());
@@ -189,7 +189,7 @@ TEST_F(Rendezvous, EndsWithItsConnectionAndTheNextOneBegins) {
     EXPECT_EQ(runtime.worker_counters(0).flow_faults.value(), 0u);
 }
 
-// A region stays as long as the peer may read it.
+// A region cannot be deregistered as long as the peer may read it.
 TEST_F(Rendezvous, KeepsTheRegionThatItReadsFrom) {
     connect_new();
     MemoryRegion region = runtime.allocate(kLong, Access::all());

@@ -1,4 +1,5 @@
-// A queue pair that begins again: error -> reset -> INIT -> connected, under a new generation of its handle.
+// A queue pair that begins again: it goes from error over reset to INIT and is connected again. Its handle has a new
+// generation.
 #include <future>
 #include <set>
 
@@ -17,7 +18,7 @@ protected:
         b.connect(info_a, path);
     }
 
-    /// Exercises both directions, so that both receive queues and both send queues have worked.
+    /// Sends messages in both directions, so that both receive queues and both send queues have worked.
     void expect_traffic(std::uint64_t tag) {
         fill(local, static_cast<unsigned>(tag));
         submit(recv(tag, 64));
@@ -58,7 +59,8 @@ TEST_F(Reset, FromErrorLeadsToANewConnection) {
     Exercised::get().note("queue pairs", "reset");
 }
 
-// An unsignaled request behind a failure counts as lost. The failure must not outlast the life in which it happened.
+// An unsignaled request that follows a failure counts as lost. A failure must have this effect only in the life in
+// which it happened.
 TEST_F(Reset, AFailureBeforeItIsNotHeldAgainstWhatComesAfterIt) {
     connect_pair();
     break_connection();
@@ -83,7 +85,7 @@ TEST_F(Reset, FromReadyAndFromInitLeadsToANewConnection) {
     connect_pair();
     EXPECT_TRUE(a.reset());
     EXPECT_TRUE(b.reset());
-    submit(recv(7, 64));  // posted in INIT; the next reset flushes it
+    submit(recv(7, 64));  // is posted in INIT, and the next reset flushes it
     EXPECT_TRUE(b.reset());
     const Completion ended = await_one();
     EXPECT_EQ(ended.tag, 7u);
@@ -94,7 +96,7 @@ TEST_F(Reset, FromReadyAndFromInitLeadsToANewConnection) {
 
 TEST_F(Reset, WithWorkInFlightCompletesAllOfItInOrder) {
     connect_pair(shape(), {.timeout = 14, .retry_count = 6, .rnr_retry = 7, .min_rnr_timer = 20});
-    // Sends without a receive wait on A, and so do receives that no message uses.
+    // On queue pair a, sends wait for a receive of the peer, and receives wait for a message.
     for (std::uint64_t tag = 0; tag < 60; ++tag) {
         const bool signal = tag % 3 == 0;
         submit(send(tag, 16, signal ? std::uint8_t{kSignaled} : std::uint8_t{0}));
@@ -143,12 +145,12 @@ TEST_F(Reset, AStaleHandleIsRefused) {
 
 TEST_F(Reset, WhatIsNotTakenUntilThenCompletesToo) {
     connect_pair();
-    // Another thread submits without pause while this one resets. Every request accepted under the old handle
-    // completes.
+    // Another thread submits without pause while this thread resets the queue pair. Every request that was accepted
+    // under the old handle completes.
     std::atomic<bool> stop{false};
     std::set<std::uint64_t> outstanding;
     std::uint64_t wrong = 0;
-    const WorkRequest pattern = rdma(Opcode::rdma_write, 0, 8);  // has the handle of the life before the reset
+    const WorkRequest pattern = rdma(Opcode::rdma_write, 0, 8);  // contains the handle from before the reset
     std::thread submitting([&] {
         Session moved = std::move(session);
         Completion some[32];
@@ -258,7 +260,7 @@ TEST_F(Reset, AConnectionByAddressIsEndedAndMadeAgain) {
         accepted.get();
         expect_traffic(100 * life);
         EXPECT_TRUE(a.reset());
-        // The peer sees the end of the connection.
+        // The peer learns that the connection has ended.
         until([&] { return b.disconnected(); });
         EXPECT_FALSE(a.disconnected()) << "a new life";
         EXPECT_TRUE(b.reset());
@@ -325,7 +327,7 @@ TEST_F(Reset, OfADatagramQueuePairIsReadyAgain) {
     EXPECT_EQ(session.state(a.handle()), QpState::ready) << "there is no peer to wait for";
     EXPECT_EQ(session.try_submit(old), Refusal::stale_handle);
     EXPECT_EQ(b.info().qp_num, number);
-    expect_datagram(10);  // with the address handle from before the reset
+    expect_datagram(10);  // uses the address handle from before the reset
 
     WorkRequest bad = datagram(20);
     bad.sge.lkey ^= 0xabcd00;

@@ -1,4 +1,4 @@
-// Write rings: messages that arrive by RDMA write, and that the worker finds by looking at memory.
+// Write rings. Messages arrive by RDMA write, and the worker finds them by looking at memory.
 #include <array>
 
 #include "give_way.hpp"
@@ -7,7 +7,7 @@
 namespace pollcore::testing {
 namespace {
 
-/// Overrides the idle policy of the suite's run, since a worker that sleeps has no write rings.
+/// Overrides the idle policy of the suite's run, because a worker that sleeps cannot serve write rings.
 Config awake() {
     Config config = test_config();
     for (WorkerConfig& worker : config.workers) {
@@ -127,7 +127,7 @@ TEST_F(WriteRings, CarryMessagesWhoseSignalsAreCoalesced) {
 
 TEST_F(WriteRings, GiveRoomBackInAnyOrder) {
     connect_with_ring();
-    // Thirty records of four lines take all but eight lines of the ring.
+    // Thirty records of four lines each take all but eight lines of the ring.
     std::vector<Completion> held;
     for (std::uint64_t i = 0; i < 30; ++i) {
         submit(send(i, 200));
@@ -141,14 +141,14 @@ TEST_F(WriteRings, GiveRoomBackInAnyOrder) {
         EXPECT_EQ(reader.release(held[i]), Refusal::none);
     }
     until([&] { return ring.counters().released.value() == 29; });
-    (void)runtime.open_session();  // when this returns, the worker has made another round
+    (void)runtime.open_session();  // when this call returns, the worker has made another round
     Completion none;
     EXPECT_EQ(reader.poll({&none, 1}), 0u) << "the oldest message still holds the room of the others";
     expect_bytes(held[0], 0, 200);
     EXPECT_EQ(reader.release(held[0]), Refusal::none);
     expect_bytes(hear(), 0, 1000);
     EXPECT_EQ(await_one().tag, 100u);
-    // A second release of one message, and a release of one that never existed.
+    // The first release repeats an earlier one. The second one names a message that never existed.
     Completion wrong = held[5];
     EXPECT_EQ(reader.release(wrong), Refusal::none);
     wrong.tag = pool_tag(ring.handle(), 100'000);
@@ -229,7 +229,7 @@ TEST_F(WriteRings, LetOtherRequestsThroughInTheirTurn) {
 
 TEST_F(WriteRings, RefuseAMessageThatIsTooLongAndNameTheLimit) {
     connect_with_ring();
-    // Until the peer's terms have come, only the worker can refuse it.
+    // The session does not know the peer's terms yet, so only the worker can refuse this message.
     submit(send(1, kLongest + 1));
     EXPECT_EQ(await_one().status, Status::message_too_long);
     EXPECT_EQ(session.message_max(a.handle()), kLongest);
@@ -237,7 +237,7 @@ TEST_F(WriteRings, RefuseAMessageThatIsTooLongAndNameTheLimit) {
     EXPECT_EQ(session.try_submit(send(2, kLongest + 1)), Refusal::message_too_long);
     submit(send(3, kLongest));
     expect_bytes(hear(), 0, kLongest);
-    // An end without a ring accepts no message.
+    // A message to an end that has no ring is refused.
     WorkRequest back = send(4, 1);
     back.qp = b.handle();
     EXPECT_EQ(reader.try_submit(back), Refusal::none);
@@ -268,13 +268,13 @@ TEST_F(WriteRings, AreRefusedWhereTheyCannotBe) {
     refused([&](QueuePairOptions& options) { options.pool = &buffers; });
     refused([&](QueuePairOptions& options) { options.shares[0].session = &session; });
     b = runtime.create_queue_pair(with_ring(reader, &ring));
-    refused([](QueuePairOptions&) {});  // the ring has its writer already
+    refused([](QueuePairOptions&) {});  // refused, because another queue pair uses the ring already
     EXPECT_THROW(ring.close(), Error);
     for (const std::uint32_t bytes : {0u, 2048u, 5000u, 1u << 31}) {
         EXPECT_THROW((void)make_ring(bytes), Error) << bytes;
     }
     EXPECT_THROW((void)runtime.create_write_ring({.session = &reader, .messages = 1000}), Error);
-    // One end with credits and one with a ring do not connect.
+    // An end with credits and an end with a ring do not connect.
     QueuePairOptions options = shape(FlowControl::credits);
     a = runtime.create_queue_pair(options);
     EXPECT_THROW(a.connect(b.info()), Error);
@@ -301,7 +301,7 @@ TEST_F(WriteRings, BeginAgainAfterAResetAndKeepWhatIsHeld) {
         submit(send(1, 700));
         const Completion kept = hear();
         EXPECT_EQ(await_one().status, Status::success);
-        // More than the ring has room for: some wait at the sender.
+        // These are more messages than the ring has room for, so some wait at the sender.
         for (std::uint64_t i = 0; i < 20; ++i) {
             submit(send(i, 1000, i % 2 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0}));
         }
@@ -320,7 +320,7 @@ TEST_F(WriteRings, BeginAgainAfterAResetAndKeepWhatIsHeld) {
         }
         EXPECT_EQ(session.figures().in_flight(), 0u);
         connect_ends();
-        // The unreleased message keeps the room of all messages behind it, in the new life too.
+        // In the new life, too, the unreleased message keeps the room of all messages behind it.
         const std::uint64_t waited = runtime.worker_counters(0).waits_for_credit.value();
         for (std::uint64_t i = 0; i < 20; ++i) {
             submit(send(i, 1000));

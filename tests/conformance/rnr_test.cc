@@ -1,4 +1,4 @@
-// Receiver not ready: retries per queue pair, the error when they are used up, and the counters.
+// Receiver not ready (RNR): the retries of each queue pair, the error after the last retry, and the counters.
 #include "fixture.hpp"
 #include "give_way.hpp"
 
@@ -14,7 +14,8 @@ protected:
         request.qp = qp.handle();
         return request;
     }
-    /// Waits, since the kernel updates its counters only now and then.
+    /// Returns the device's counts after `received` NAKs were received. This may take a while, because the kernel
+    /// updates its counters only now and then.
     RnrCounts device_counts_from(std::uint64_t received) {
         RnrCounts counts;
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
@@ -37,7 +38,7 @@ TEST_F(ReceiverNotReady, EachQueuePairHasItsOwnRetries) {
         const RnrCounts after = device_counts_from(before.received + naks);
         EXPECT_EQ(after.received - before.received, naks);
         EXPECT_EQ(after.sent - before.sent, naks);
-        // The verbs have no counter per queue pair.
+        // The verbs API has no counter per queue pair.
         ASSERT_EQ(a.rnr_counts().has_value(), !TestDevice::get().verbs);
         if (a.rnr_counts()) {
             EXPECT_EQ(a.rnr_counts(), (RnrCounts{.received = naks, .sent = 0}));

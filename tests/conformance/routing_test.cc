@@ -1,4 +1,5 @@
-// A CQ serves many queue pairs, and a queue pair's two queues may use different CQs: each completion finds its own.
+// A CQ serves many queue pairs, and the two queues of a queue pair may use different CQs. Each completion must name its
+// own queue pair and queue.
 #include <map>
 
 #include "fixture.hpp"
@@ -6,8 +7,8 @@
 namespace pollcore::testing {
 namespace {
 
-// The queues are so short that all fit on one CQ of the test's configuration. A worker fills a CQ before it opens
-// another.
+// The queues are so short that all of them fit on one CQ of the test's configuration. A worker fills one CQ before it
+// creates another.
 class Routing : public Conformance, public ::testing::WithParamInterface<bool> {
 protected:
     static constexpr std::size_t kPairs = 20;
@@ -25,7 +26,7 @@ protected:
             to.push_back(std::move(b));
         }
     }
-    // A tag names the queue pair, the queue and the turn.
+    // A tag contains the pair, the queue and the turn.
     static std::uint64_t tag(std::size_t pair, bool receive, std::uint64_t turn) {
         return pair << 32 | std::uint64_t{receive} << 31 | turn;
     }
@@ -74,7 +75,7 @@ TEST_P(Routing, ClosingSomeLeavesTheOthersOnTheirCqAlone) {
     expect_in_order(await(2 * kPairs));
     for (std::size_t i = 0; i < kPairs; ++i) {
         submit_both(i, 1);
-        if (i % 2 == 0) {  // work is in flight on both queues, or completed and not polled
+        if (i % 2 == 0) {  // work is in flight on both queues, or it has completed and was not polled
             EXPECT_TRUE(to[i].close());
             EXPECT_TRUE(from[i].close());
         }

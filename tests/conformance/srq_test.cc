@@ -1,4 +1,4 @@
-// Shared receive queues: several queue pairs take their receives from one.
+// Shared receive queues. Several queue pairs take their receives from one queue.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -14,7 +14,7 @@ namespace {
 class SharedReceives : public Conformance {
 protected:
     static constexpr std::uint32_t kBuffer = 1024;
-    // A send waits for a receive for ever, and retries often.
+    // With these attributes a send waits for its receive for ever, and retries often.
     static constexpr PathAttributes kPatient{.rnr_retry = 7, .min_rnr_timer = 1};
 
     [[nodiscard]] SharedReceiveQueue make_srq(std::uint32_t depth = 32) {
@@ -42,7 +42,7 @@ protected:
         }
     }
 
-    /// A receive into the place of `remote` that the tag selects.
+    /// A receive into a part of `remote` that depends on the tag.
     [[nodiscard]] WorkRequest receive(std::uint64_t tag, std::uint32_t length = kBuffer) const {
         return {.tag = tag,
                 .sge = remote_sge(length, tag % (kBytes / kBuffer) * kBuffer),
@@ -59,7 +59,7 @@ protected:
                 .flags = kSignaled,
                 .num_sge = 1};
     }
-    /// Returns the send's completion and then the receive's, whichever came first.
+    /// Waits for two completions. Returns the send's completion first, in whatever order they come.
     std::pair<Completion, Completion> await_message() {
         const auto both = await(2);
         if (both.size() < 2) {
@@ -109,7 +109,7 @@ TEST_F(SharedReceives, AreTakenByWhicheverQueuePairGetsAMessage) {
         tags.insert(completion.tag);
         EXPECT_EQ(completion.opcode, CompletionOpcode::recv);
         EXPECT_EQ(completion.srq, srq.handle());
-        // The first byte of the message names its sender.
+        // The first byte of the message contains the number of its sender.
         const auto pair = static_cast<std::size_t>(remote.data()[completion.tag * kBuffer]);
         ASSERT_LT(pair, to.size());
         EXPECT_EQ(completion.qp, to[pair].handle());
@@ -119,7 +119,8 @@ TEST_F(SharedReceives, AreTakenByWhicheverQueuePairGetsAMessage) {
     EXPECT_EQ(in_flight(), 0u);
 }
 
-// Messages of many lengths end in another order than they began, so receives come back from any place of the queue.
+// Messages of different lengths do not end in the order in which they began. Receives therefore complete at any place
+// of the queue.
 TEST_F(SharedReceives, ComeBackInAnyOrderForEver) {
     srq.close();
     srq = make_srq(4);
@@ -238,7 +239,7 @@ TEST_F(SharedReceives, RaiseTheirLimitOnce) {
     for (std::uint64_t tag = 0; tag < 6; ++tag) {
         submit(receive(tag));
     }
-    // A message that goes through shows that all six receives were posted before it.
+    // This message can arrive only after all six receives were posted.
     expect_message_goes_through(0, 0);
     const std::uint64_t events = runtime.control_counters().async_events.value();
     srq.arm_limit(4);
@@ -260,7 +261,7 @@ TEST_F(SharedReceives, RaiseTheirLimitOnce) {
     EXPECT_THROW(srq.arm_limit(33), Error);
 }
 
-// Every step of the worker polls each CQ, so few are wanted.
+// In every step the worker polls each CQ, so there should be few CQs.
 TEST_F(SharedReceives, NearlyAsDeepAsACompletionQueueHaveFewOfThese) {
     const auto queue_pairs = [&] { return runtime.control_counters().queue_pairs.value(); };
     srq = make_srq(1000);  // test_config's CQs have 1024 entries
@@ -270,7 +271,8 @@ TEST_F(SharedReceives, NearlyAsDeepAsACompletionQueueHaveFewOfThese) {
     for (int i = 0; i < 32; ++i) {
         all.push_back(runtime.create_queue_pair(receiver));
     }
-    // The control thread counts CQs now and then. Once it has counted the second change it has finished with the first.
+    // The control thread counts queue pairs and CQs only now and then. When it has counted the second change, it has
+    // finished with the first.
     until([&] { return queue_pairs() == 32; });
     EXPECT_TRUE(all.back().close());
     until([&] { return queue_pairs() == 31; });
@@ -336,8 +338,8 @@ TEST_F(SharedReceives, CompleteOnSeparateCqsToo) {
     expect_message_goes_through(1, 10);
 }
 
-// 40 queue pairs with 65 sends each, and each of their CQs must have room for the whole shared queue: they need several
-// CQs.
+// There are 40 queue pairs with 65 sends each, and each CQ must have room for the whole shared queue. The queue pairs
+// therefore need several CQs.
 TEST_F(SharedReceives, AreSharedAcrossAsManyCqsAsTheirQueuePairsNeed) {
     srq.close();
     srq = make_srq(256);
@@ -414,7 +416,8 @@ TEST_F(SharedReceives, AreNotMadeOrUsedInWaysThatCannotWork) {
     options.shares = {{.session = &session}, {.session = &other}};
     EXPECT_NO_THROW((void)runtime.create_queue_pair(options)) << "others may send";
 
-    // A CQ of the test's configuration has 1024 entries.
+    // A CQ of the test's configuration has 1024 entries. This is too few for the shared queue and the queue pair's
+    // sends.
     srq.close();
     srq = make_srq(1000);
     EXPECT_THROW((void)runtime.create_queue_pair(receiver_shape()), Error) << "no CQ has room for all of them";
@@ -423,7 +426,7 @@ TEST_F(SharedReceives, AreNotMadeOrUsedInWaysThatCannotWork) {
     EXPECT_THROW((void)runtime.create_queue_pair(options), Error) << "it was closed";
 }
 
-// ---- Ends, in every order ----
+// ---- Queue pairs, the queue, the session and the runtime end, in every order ----
 
 TEST_F(SharedReceives, StayInTheQueueWhenItsQueuePairsCloseAndEndWithIt) {
     add_pairs(2);
@@ -458,7 +461,7 @@ TEST_F(SharedReceives, EndWithTheirSession) {
     EXPECT_EQ(figures.accepted, 6u);
     EXPECT_EQ(await(figures.in_flight()).size(), 6u);
     EXPECT_EQ(in_flight(), 0u);
-    srq.close();  // it is closed already, so this does nothing
+    srq.close();  // has no effect, because the queue is closed already
 }
 
 TEST_F(SharedReceives, EndWithTheRuntimeWhateverGoesFirst) {
@@ -467,14 +470,15 @@ TEST_F(SharedReceives, EndWithTheRuntimeWhateverGoesFirst) {
         submit(receive(tag));
     }
     submit(message(1, 9, 64));
-    { const SharedReceiveQueue dropped = std::move(srq); }  // in use, so it stays until its session ends
+    { const SharedReceiveQueue dropped = std::move(srq); }  // the queue is in use, so it stays until its session ends
     EXPECT_TRUE(runtime.stop());
     EXPECT_EQ(await(6).size(), 6u);
     EXPECT_EQ(in_flight(), 0u);
     EXPECT_THROW((void)make_srq(), Error);
 }
 
-// A message of many packets is in flight when its receiver closes. The receive that it has taken completes too.
+// A message of many packets is in flight when its receiver closes. The receive that the message has taken must
+// complete, too.
 TEST_F(SharedReceives, ThatWereTakenWhenTheirQueuePairClosesComplete) {
     for (int round = 0; round < 10; ++round) {
         add_pairs(1);
@@ -510,12 +514,12 @@ TEST_F(SharedReceives, ThatWereTakenWhenTheirQueuePairClosesComplete) {
 
 class SharedConservation : public SharedReceives, public ::testing::WithParamInterface<unsigned> {};
 
-// I1 with failures: receives that are too short or missing, queue pairs that close and new ones that come.
+// I1 with failures: receives are too short or missing, and queue pairs close while new ones are created.
 TEST_P(SharedConservation, HoldsThroughRandomMixesWithFailures) {
     Exercised::get().ignore();
     static constexpr PathAttributes kHasty{.timeout = 12, .retry_count = 1, .rnr_retry = 1, .min_rnr_timer = 1};
     std::mt19937 random(GetParam());
-    std::map<std::uint64_t, bool> outstanding;  // whether it is a receive
+    std::map<std::uint64_t, bool> outstanding;  // by tag: true if the request is a receive
     std::uint64_t next_tag = 0;
     const auto take = [&] {
         Completion some[16];

@@ -1,5 +1,5 @@
-// Everything may be closed in any order, from any state, with work in flight. No queue pair is cut short, and all
-// accepted work is accounted for on every session that still exists.
+// Everything may be closed in any order and from any state, while work is in flight. No queue pair is cut short, and
+// all accepted work is accounted for on every session that still exists.
 #include <algorithm>
 #include <functional>
 #include <future>
@@ -16,7 +16,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A drain that takes this long is cut short and counted. A close that waits for anything else shows as a hang.
+// If a drain takes this long, the queue pair is cut short and counted. If a close waits for anything else, the test
+// hangs.
 constexpr auto kDrainTimeout = 2000ms;
 constexpr auto kPatience = 120s;
 
@@ -43,7 +44,7 @@ std::string listen_address() {
     return TestDevice::get().verbs ? TestDevice::get().address + ":0" : "teardown";
 }
 
-/// A session and the expected state of its work.
+/// A session, and what the test knows about its work.
 struct Client {
     explicit Client(Runtime& runtime) : session(runtime.open_session()) {}
 
@@ -68,14 +69,14 @@ struct Client {
             }
         }
     }
-    /// Checks I1 at any time.
+    /// Checks I1. A test may call this at any time.
     void expect_conserved() {
         const SessionFigures figures = session.figures();
         ASSERT_EQ(figures.accepted, accepted);
         ASSERT_EQ(figures.completed, completed);
         ASSERT_GE(figures.accepted, figures.completed + figures.retired);
     }
-    /// Checks the accounts once nothing can be in flight.
+    /// Checks that all work is accounted for. A test calls this when nothing can be in flight any more.
     void expect_all_accounted() {
         poll();
         const SessionFigures figures = session.figures();
@@ -93,7 +94,7 @@ struct Client {
     std::uint64_t completed = 0;
 };
 
-/// Two queue pairs that both clients post to, and everything else that can be closed.
+/// Two queue pairs that both clients post to, and all other objects that can be closed.
 class Scene {
 public:
     static constexpr std::size_t kParts = 8;
@@ -113,7 +114,7 @@ public:
         load(40);
     }
 
-    /// Closes what `part` names; closing twice is closing once.
+    /// Closes the object with the number `part`. Closing an object twice has no further effect.
     void close(std::size_t part) {
         switch (part) {
             case 0: EXPECT_TRUE(a.close()) << "was cut short"; break;
@@ -137,7 +138,8 @@ public:
         }
         EXPECT_EQ(runtime.control_counters().cut_short.value(), 0u);
     }
-    /// Submits work of either session on either QP, as far as there is room.
+    /// Submits `requests` random requests, each by either session on either QP. Requests for which there is no room are
+    /// dropped.
     void load(int requests) {
         for (int i = 0; i < requests; ++i) {
             Client& client = random() % 2 == 0 ? *near : *far;
@@ -150,7 +152,7 @@ public:
         EXPECT_NO_THROW(from.deregister());
         EXPECT_NO_THROW(to.deregister());
     }
-    /// Destroys the objects in any order; some may be closed already.
+    /// Destroys all objects in a random order. Some of them may be closed already.
     void destroy_in_any_order() {
         std::vector<std::function<void()>> ends{[this] { a = QueuePair(); },       [this] { b = QueuePair(); },
                                                 [this] { near.reset(); },          [this] { far.reset(); },
@@ -172,7 +174,7 @@ private:
         return runtime.create_queue_pair(options);
     }
     void bring_to(From state) {
-        // Sends may find no receive and peers may vanish. With these limits they fail soon.
+        // Sends may find no receive, and peers may vanish. With these limits they soon fail.
         static constexpr PathAttributes kPath{.timeout = 10, .retry_count = 1, .rnr_retry = 1, .min_rnr_timer = 1};
         switch (state) {
             case From::init: return;
@@ -231,7 +233,7 @@ private:
                 .flags = is_recv(opcode) || random() % 3 == 0 ? std::uint8_t{0} : std::uint8_t{kSignaled},
                 .num_sge = 1};
     }
-    // The region cannot be deregistered while work in flight names it. It then goes with the rest.
+    // A region that work in flight names cannot be deregistered now. It is then deregistered at the end of the scene.
     void deregister(MemoryRegion& region) {
         try {
             region.deregister();
@@ -256,7 +258,7 @@ private:
 
 class Teardown : public ::testing::TestWithParam<From> {
 protected:
-    // Fewer rounds in the guest, where each step is slow.
+    // In the guest each step is slow, so there are fewer rounds.
     static int rounds(int here, int in_the_guest) { return TestDevice::get().is_rxe() ? in_the_guest : here; }
 
     static std::vector<std::size_t> order(std::mt19937& random, std::size_t parts) {
@@ -285,7 +287,7 @@ TEST_P(Teardown, OfAllPartsInAnyOrderWhileTheRuntimeGoesOn) {
         SCOPED_TRACE("round " + std::to_string(round) + ", order " + print(parts));
         for (const std::size_t part : parts) {
             scene.close(part);
-            scene.load(3);  // the parts that are still open are used on
+            scene.load(3);  // submits work to the objects that are still open
         }
         scene.expect_end();
         if (HasFatalFailure()) {
@@ -353,13 +355,13 @@ TEST_P(TeardownWhileConnecting, EndsTheWaitAndNothingHangs) {
         }
         return std::errc{};
     });
-    // The peer has received the request and does not answer.
+    // The peer has received the connection request but does not answer it.
     std::optional<ConnectionRequest> request = listener.next_request(kPatience);
     ASSERT_TRUE(request.has_value());
     switch (GetParam()) {
-        case 0: client.session.close(); break;  // closes its queue pairs, too
+        case 0: client.session.close(); break;  // also closes the session's queue pairs
         case 1: EXPECT_TRUE(runtime.stop()); break;
-        case 2: request.reset(); break;  // rejects
+        case 2: request.reset(); break;  // rejects the request
         default: FAIL();
     }
     EXPECT_EQ(outcome.wait_for(kPatience), std::future_status::ready) << "only its own time limit ends the wait";
@@ -370,7 +372,7 @@ INSTANTIATE_TEST_SUITE_P(By, TeardownWhileConnecting, ::testing::Values(0, 1, 2)
     return std::string(by.param == 0 ? "Session" : by.param == 1 ? "Runtime" : "Peer");
 });
 
-// ---- A device that no longer completes anything; tests/faults/silent_device_test.cc tests when that is noticed ----
+// ---- A device that no longer completes anything. tests/faults/held_clock_test.cc tests when the runtime gives up ----
 
 int poll_nothing(ibv_cq*, int, ibv_wc*) {
     return 0;
@@ -381,12 +383,12 @@ protected:
     static constexpr auto kLimit = 300ms;
     static Config config() {
         Config with = test_config();
-        with.workers[0].poll = PollVerbs::plain;  // its verb can be replaced on any device
+        with.workers[0].poll = PollVerbs::plain;  // its verb, ibv_poll_cq, can be replaced on any device
         with.drain_timeout = kLimit;
         return with;
     }
     SilentDeviceInThisProcess() : Conformance(config()) {
-        runtime.device().context()->ops.poll_cq = poll_nothing;  // the worker polls no CQ yet
+        runtime.device().context()->ops.poll_cq = poll_nothing;  // safe here, because the worker polls no CQ yet
         connect_pair();
         for (std::uint64_t tag = 0; tag < 10; ++tag) {
             submit(recv(tag, 64));
@@ -396,12 +398,14 @@ protected:
         }
         await_posted(5);
     }
-    /// Waits until the worker has posted all, since the runtime flushes by itself what is not posted.
+    /// Waits until the worker has posted all requests, because the runtime itself flushes requests that were not
+    /// posted.
     void await_posted(std::uint64_t sends) {
         const WorkerCounters& counters = runtime.worker_counters(0);
         until([&] { return counters.receives.value() >= 10 && counters.sends.value() >= sends; });
     }
-    /// A queue pair with receives only is flushed by the runtime before the limit. One with a send is not.
+    /// Posts a send on b. The runtime flushes a queue pair that has only receives before the limit, but not one that
+    /// has a send.
     void send_from_b() {
         WorkRequest request = rdma(Opcode::rdma_write, 15, 8);
         request.qp = b.handle();
@@ -423,7 +427,8 @@ TEST_F(SilentDeviceInThisProcess, HasItsQueuePairsCutShortAtTheLimitAndItIsRepor
     EXPECT_EQ(runtime.control_counters().cut_short.value(), 1u);
     EXPECT_EQ(runtime.worker_counters(0).cut_short.value(), 5u) << "unsignaled ones too: nobody knows how they ended";
     expect_completed_by_runtime(5);
-    // Receives alone are flushed by the runtime before the limit, since providers may leave them so (H1).
+    // The runtime flushes a queue pair that has only receives before the limit, because providers may never flush such
+    // receives (H1).
     EXPECT_TRUE(b.close());
     expect_completed_by_runtime(10, Status::wr_flush_err);
     EXPECT_EQ(runtime.control_counters().cut_short.value(), 1u);
@@ -449,7 +454,8 @@ TEST_F(SilentDeviceInThisProcess, DoesNotHoldUpTheRuntimesEnd) {
     EXPECT_EQ(session.figures().in_flight(), 0u);
 }
 
-// A worker with many queue pairs prefetches their memory, and their provider's. Some queue pairs go meanwhile.
+// A worker with many queue pairs prefetches their memory and their provider's memory. Meanwhile some of the queue pairs
+// are destroyed.
 class QueuePairsAmongMany : public Conformance {};
 
 TEST_F(QueuePairsAmongMany, ComeAndGoWhileTheOthersWork) {

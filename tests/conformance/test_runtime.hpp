@@ -1,5 +1,5 @@
-// What the tests create everything with: a runtime in this process, or, with POLLCORE_TEST_ATTACH=yes, an attachment to
-// a pollcored of the same configuration.
+// The context of the conformance tests: a runtime in this process, or, with POLLCORE_TEST_ATTACH=yes, an attachment to
+// a pollcored with the same configuration.
 #pragma once
 
 #include <cstdlib>
@@ -24,10 +24,10 @@ namespace pollcore::testing {
     return attached;
 }
 
-/// A pollcored that keeps running from test to test as long as they want the same configuration.
+/// A pollcored that keeps running from one test to the next, as long as the tests want the same configuration.
 class SharedDaemon {
 public:
-    /// Returns the path of its socket.
+    /// Starts the daemon unless it runs already. Returns the path of its socket.
     static std::string serve(Config config) {
         static SharedDaemon shared;
         config.attach.path = shared.directory_.path() / "attach.sock";
@@ -36,10 +36,10 @@ public:
         config.attach.sessions_max = 1024;
         const std::string text = print_config(config);
         if (shared.process_ == nullptr || text != shared.text_ || shared.process_->wait(std::chrono::milliseconds(0))) {
-            shared.process_.reset();  // kills it; the tests of pollcored cover the orderly end
+            shared.process_.reset();  // kills the daemon; the tests of pollcored cover the orderly end
             shared.text_ = text;
             shared.process_ = std::make_unique<test::Process>(
-                // The daemon is killed when this process ends in any way.
+                // The tool setpriv makes the kernel kill the daemon when this process ends in any way.
                 std::vector<std::string>{"/usr/bin/setpriv", "--pdeathsig", "KILL", test::pollcored_path(), "--config",
                                          shared.directory_.write("pollcored.toml", text).string()},
                 std::vector<std::string>{}, shared.directory_.path());
@@ -53,12 +53,12 @@ private:
     std::unique_ptr<test::Process> process_;
 };
 
-/// A context that notes which queue pairs it created.
+/// A context that notes which queue pairs the test creates.
 class TestRuntime : public Context {
 public:
     explicit TestRuntime(const Config& config) : TestRuntime(open(config)) {}
 
-    /// Stops a runtime. For an attachment, closes everything.
+    /// Stops the runtime. With an attachment, closes everything that the attachment has opened.
     bool stop() { return embedded_ != nullptr ? embedded_->stop() : attached_->stop(); }
 
     [[nodiscard]] TestSession open_session(const SessionOptions& options = {}) {
@@ -70,7 +70,7 @@ public:
         return qp;
     }
 
-    /// Counts since this object was made: a daemon has served other tests before.
+    /// The counts since this object was made. A daemon's own counters include other tests that it has served before.
     [[nodiscard]] const WorkerCounters& worker_counters(std::size_t worker) {
         const WorkerCounters& now = Context::worker_counters(worker);
         if (embedded_ != nullptr) {
@@ -91,7 +91,7 @@ public:
         return control_since_;
     }
 
-    // ---- Only for a runtime in this process: tests that need these have "InThisProcess" in their names ----
+    // ---- Only for a runtime in this process: tests that call these functions have "InThisProcess" in their names ----
 
     [[nodiscard]] Device& device(const std::string& name = "") { return in_this_process().device(name); }
     [[nodiscard]] int worker_thread_id(std::size_t worker) { return in_this_process().worker_thread_id(worker); }

@@ -1,4 +1,4 @@
-// Data that arrives: every opcode, lengths, pieces, immediates, order.
+// Data that arrives: every opcode, many lengths, several SGEs, immediates, and the order of messages.
 #include <algorithm>
 
 #include "fixture.hpp"
@@ -104,7 +104,7 @@ TEST_F(Transfer, ACompareAndSwapSwapsOnlyWhatItFound) {
     std::memcpy(&value, remote.data(), sizeof(value));
     EXPECT_EQ(value, 99u);
 
-    submit(request);  // the compared value has changed
+    submit(request);  // the compared value has changed, so nothing is swapped
     EXPECT_EQ(await_one().status, Status::success);
     std::memcpy(&value, local.data(), sizeof(value));
     EXPECT_EQ(value, 99u);
@@ -275,7 +275,8 @@ protected:
         options.shares = {{.session = &second, .send_depth = 64}};
         b = runtime.create_queue_pair(options);
         const QpInfo info_a = a.info();
-        // The worker that posts the receives may wait for a CPU longer than six RNR retries take.
+        // The worker that posts the receives may wait for a CPU longer than six RNR retries take, so the number of
+        // retries is unlimited.
         const PathAttributes path{.rnr_retry = 7};
         a.connect(b.info(), path);
         b.connect(info_a, path);

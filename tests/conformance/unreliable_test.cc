@@ -1,4 +1,4 @@
-// Unreliable connections: which opcodes they have, and which messages are lost silently.
+// Unreliable connections: which opcodes they accept, and which messages are lost silently.
 #include <atomic>
 #include <thread>
 
@@ -17,8 +17,8 @@ protected:
         options.type = QpType::uc;
         return options;
     }
-    /// Returns when the peer has handled all that QP a has sent so far. It handles messages in order, so a final word
-    /// in its memory comes after everything else. On UC, completions say nothing about arrival.
+    /// Returns when the peer has handled everything that QP a has sent so far. On UC a completion does not prove
+    /// arrival. The peer handles messages in order, so it sees this last write after everything else.
     void await_arrival() {
         auto* word = reinterpret_cast<std::uint64_t*>(local.data() + kBytes - 16);
         auto* there = reinterpret_cast<std::uint64_t*>(remote.data() + kBytes - 8);
@@ -28,7 +28,7 @@ protected:
         request.remote_addr = remote.addr() + kBytes - 8;
         submit(request);
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
-        // Acquire: reads of the device's earlier writes come after this.
+        // Acquire: later reads by this thread see everything that the device wrote before.
         while (std::atomic_ref(*there).load(std::memory_order_acquire) != mark_) {
             ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the last write did not arrive";
             test::give_way();
@@ -109,7 +109,7 @@ TEST_F(Unreliable, AWriteThatIsNotPermittedIsDroppedAndNobodyIsTold) {
     submit(request);
     EXPECT_EQ(await_one().status, Status::success);
     request = rdma(Opcode::rdma_write, 2, 100);
-    request.remote_addr = remote.addr() + kBytes - 50;  // past the end
+    request.remote_addr = remote.addr() + kBytes - 50;  // reaches past the end of the region
     submit(request);
     EXPECT_EQ(await_one().status, Status::success);
     await_arrival();
@@ -127,7 +127,7 @@ TEST_F(Unreliable, AQueuePairThatForbidsWritesDropsThem) {
     EXPECT_EQ(await_one().status, Status::success);
     submit(recv(2, 64, 8192));
     submit(send(3, 10));
-    EXPECT_EQ(await(2).size(), 2u);  // the write arrived before the message
+    EXPECT_EQ(await(2).size(), 2u);  // the message has arrived, so the write before it has arrived, too
     EXPECT_EQ(remote.data()[0], std::byte{9});
     expect_well();
 }
@@ -202,7 +202,8 @@ TEST_F(Unreliable, BothEndsMustBeOfOneType) {
     EXPECT_EQ(session.state(a.handle()), QpState::init);
 }
 
-// Connecting by address works where names are used. rdma_cm has reliable connections only, and its error says so.
+// Where names are used, an unreliable connection by address works. rdma_cm has only reliable connections, and the error
+// says so.
 TEST_F(Unreliable, ConnectByNameAndAreRefusedByRdmaCm) {
     a = runtime.create_queue_pair(uc());
     b = runtime.create_queue_pair(uc());

@@ -1,4 +1,4 @@
-// Workers and applications that sleep until an event wakes them: no thread looks from time to time.
+// Workers and applications sleep until an event wakes them. No thread wakes up from time to time in order to look.
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The number of voluntary context switches of a thread of this process.
+// How many times a thread of this process has given up its CPU voluntarily.
 std::uint64_t times_given_away(int thread) {
     std::ifstream status("/proc/self/task/" + std::to_string(thread) + "/status");
     std::uint64_t times = 0;
@@ -40,8 +40,8 @@ Config sleepers(WakeOn wake_on = WakeOn::all) {
     return config;
 }
 
-// `session` sends by worker 0, on a; `far` receives by worker 1, on b, and may sleep. Both workers sleep when they have
-// nothing to do.
+// `near` sends on a, by worker 0. `far` receives on b, by worker 1, and its application may sleep. Both workers sleep
+// when they have nothing to do.
 class Waiting : public Conformance {
 protected:
     explicit Waiting(const Config& config = sleepers())
@@ -62,7 +62,7 @@ protected:
     // Waits until the worker sleeps and no earlier event is left that could wake it.
     void await_asleep(std::size_t worker) {
         if (HasFatalFailure()) {
-            return;  // an earlier wait has failed: this worker never sleeps
+            return;  // an earlier wait has failed, so this worker never sleeps
         }
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
         std::uint64_t before = 0;
@@ -84,10 +84,11 @@ protected:
             idle.push_back(runtime.create_queue_pair(options));
         }
     }
-    // A bell may ring long before the worker's thread runs. A worker that has answered a command has heard its bell.
+    // A worker's bell may ring long before its thread runs. A worker that has answered a command has also heard its
+    // bell.
     void await_heard(const char* worker) { runtime.open_session({.worker = worker}).close(); }
-    // Long enough for anything that is due to happen.
-    static constexpr auto kStretch = 500ms;  // for something that happens from time to time
+    // pass_time() takes long enough for anything that is due to happen.
+    static constexpr auto kStretch = 500ms;  // long enough for anything that happens from time to time
     static void pass_time() { std::this_thread::sleep_for(TestDevice::get().is_rxe() ? 300ms : 50ms); }
 
     TestSession near{runtime.open_session({.worker = "w0"})};
@@ -151,8 +152,8 @@ TEST_F(Waiting, AnApplicationSleepsUntilACompletionComes) {
 
     constexpr std::uint64_t kMessages = 20;
     std::atomic<std::uint64_t> asked{0};
-    // The session belongs to this thread alone. The thread must not use submit(), which takes notes for the main
-    // thread.
+    // The session belongs to this thread alone. This thread must not use submit(), because submit() takes notes, which
+    // belong to the main thread.
     std::thread sender([&] {
         Session& own = near;
         for (std::uint64_t tag = 1; tag <= kMessages; ++tag) {
@@ -253,7 +254,7 @@ TEST_F(Waiting, AnIdleWorkerWithManyQueuePairsTakesNoStep) {
     }
 }
 
-// Even the kernel has no work for the worker's thread, such as a timer that ends its sleep.
+// The kernel must have no work for the worker's thread either, such as a timer that ends its sleep.
 TEST_F(Waiting, AnIdleWorkersThreadIsNotWokenInThisProcess) {
     add_idle_queue_pairs(100);
     await_asleep();
@@ -268,7 +269,7 @@ TEST_F(Waiting, AnIdleWorkersThreadIsNotWokenInThisProcess) {
     EXPECT_GT(switches(0), before[0]) << "else this test sees nothing";
 }
 
-// A timer would hide a missing wake-up.
+// The sleeping thread must not use a timer, which would hide a missing wake-up.
 TEST_F(Waiting, AnApplicationThatSleepsIsWokenByItsCompletionAlone) {
     submit(far, recv(1, 64));
     std::atomic<int> thread{0};
@@ -281,7 +282,7 @@ TEST_F(Waiting, AnApplicationThatSleepsIsWokenByItsCompletionAlone) {
         EXPECT_TRUE(own.wait(std::chrono::nanoseconds::max()));
         own.hand_over();
     });
-    until([&] { return thread != 0 && times_given_away(thread) > before; });  // it sleeps
+    until([&] { return thread != 0 && times_given_away(thread) > before; });  // now the thread sleeps
     pass_time();
     const std::uint64_t asleep = times_given_away(thread);
     std::this_thread::sleep_for(kStretch);
@@ -292,8 +293,8 @@ TEST_F(Waiting, AnApplicationThatSleepsIsWokenByItsCompletionAlone) {
     EXPECT_EQ(await(near, 1).size(), 1u);
 }
 
-// Messages go back and forth between two sleeping threads, through sleeping workers, with pauses about as long as
-// falling asleep takes. A lost wake-up ends the test and prints what each thread was doing.
+// Messages go back and forth between two sleeping threads, through sleeping workers. The pauses between messages are
+// about as long as falling asleep takes. If a wake-up is lost, the test ends and prints what each thread was doing.
 TEST_F(Waiting, NoWakeUpIsLostInARace) {
     const char* const seconds = std::getenv("POLLCORE_RACE_SECONDS");
     const auto until =
@@ -317,7 +318,7 @@ TEST_F(Waiting, NoWakeUpIsLostInARace) {
             cpu_pause();
         }
     };
-    // Takes one message; a receive for it must be posted before. False when it does not come.
+    // Takes one message, for which a receive was posted before. Returns false if no message comes.
     const auto take = [&](Session& from) {
         while (from.wait(kLost)) {
             Completion completion;
@@ -372,7 +373,7 @@ TEST_F(Waiting, NoWakeUpIsLostInARace) {
         ADD_FAILURE() << "after " << rounds << " rounds; in flight here " << caller.figures().in_flight();
     }
     stop = true;
-    post(caller, c, Opcode::send);  // the last message that the answerer waits for
+    post(caller, c, Opcode::send);  // the last message, for which the answerer waits
     answerer.join();
     RecordProperty("rounds", std::to_string(rounds));
     EXPECT_GT(rounds, 10u);
@@ -405,7 +406,7 @@ TEST_F(WaitingForSolicited, OnlySolicitedAndFailedCompletionsWakeTheWorker) {
     submit(near, send(4, 32, 0));
     pass_time();
     EXPECT_EQ(far.poll({&none, 1}), 0u);
-    submit(near, send(5, 1024, 0));  // too long for its receive
+    submit(near, send(5, 1024, 0));  // too long for its receive, so the receive fails
     const auto failed = await(far, 2);
     ASSERT_EQ(failed.size(), 2u);
     EXPECT_EQ(failed[0].status, Status::success);

@@ -1,8 +1,9 @@
-// Memory windows: binds, invalidation by this end and by the peer, and what each opens or closes. Queue pair b owns the
-// memory and its windows, and a uses them.
+// Memory windows: binds, invalidation by either end, and which access each of these opens or closes. Queue pair b owns
+// the memory and its windows. Queue pair a is the peer that uses them.
 //
-// Soft-RoCE (Linux 6.1) cannot be asked for two things. Invalidating a window that is not bound makes its kernel follow
-// a null pointer. And a request that nobody answers is never given up while an unfenced bind stands behind it.
+// Two things cannot be tested on Soft-RoCE (Linux 6.1). Invalidating a window that is not bound makes its kernel follow
+// a null pointer. And if an unfenced bind stands behind a request that nobody answers, Soft-RoCE never gives the
+// request up.
 #include "fixture.hpp"
 
 namespace pollcore::testing {
@@ -41,7 +42,7 @@ protected:
         request.invalidate_rkey = key;
         return request;
     }
-    /// A request of the peer to the address `at` of the region.
+    /// A request of the peer to the offset `at` of the region.
     [[nodiscard]] WorkRequest use(Opcode opcode, std::uint64_t tag, std::uint32_t key, std::uint64_t at = kBegin,
                                   std::uint32_t length = 8) const {
         WorkRequest request = rdma(opcode, tag, length);
@@ -50,10 +51,10 @@ protected:
         request.compare_add = 1;
         return request;
     }
-    /// Checks a receive whose sender invalidated `key`.
+    /// Checks that a receive tells that its sender invalidated `key`.
     static void expect_told(const Completion& received, std::uint32_t key) {
         if (TestDevice::get().is_rxe()) {
-            // Soft-RoCE sets the kernel's bit for it, which the verbs call IBV_WC_IP_CSUM_OK.
+            // Soft-RoCE sets the kernel's bit for an invalidation, which the verbs call IBV_WC_IP_CSUM_OK.
             EXPECT_EQ(received.flags & (kWithInv | kWithImm), 0);
         } else {
             EXPECT_EQ(received.flags & (kWithInv | kWithImm), kWithInv);
@@ -64,7 +65,7 @@ protected:
         submit(request);
         return await_one().status;
     }
-    /// Connects, binds a new window, and returns its key.
+    /// Connects a and b, binds a new window on b, and returns the window's key.
     std::uint32_t bind_new(MemoryWindow& window, WindowType type = WindowType::type_2) {
         return bind_new(window, type, kEverything);
     }
@@ -120,7 +121,7 @@ TEST_F(Windows, BeyondTheirRangeTheyOpenNothing) {
     const std::uint32_t key = bind_new(window);
     fill(region, 9);
     const std::vector<std::byte> before(region.data(), region.data() + region.size());
-    // Soft-RoCE checks the region's bounds only.
+    // Soft-RoCE checks only the bounds of the region, not those of the window.
     const Status status = status_of(use(Opcode::rdma_write, 2, key, kBegin + kLength - 7));
     EXPECT_EQ(status, expected(Status::rem_access_err, Status::success));
     if (status != Status::success) {
@@ -162,7 +163,7 @@ TEST_F(Windows, AZeroBasedWindowIsAddressedFromItsBeginning) {
 TEST_F(Windows, ALocalInvalidationClosesThemAndTheyCanBeBoundAgain) {
     MemoryWindow window;
     std::uint32_t key = bind_new(window);
-    for (std::uint64_t round = 0; round < 300; ++round) {  // more rounds than a window has keys
+    for (std::uint64_t round = 0; round < 300; ++round) {  // more rounds than a window has different keys
         submit(invalidate(2, key));
         const Completion ended = await_one();
         ASSERT_EQ(ended.status, Status::success);
@@ -260,7 +261,8 @@ TEST_F(Windows, OnAnUnreliableConnectionOpenTheirRangeToo) {
         MemoryWindow window = runtime.create_memory_window(session, type);
         const std::uint32_t key = next_rkey(window.rkey());
         fill(region, 9);
-        // The write completes whether or not it was allowed. The message behind it arrives after that is decided.
+        // The write completes successfully whether or not it was allowed. The message behind it arrives after the peer
+        // has carried the write out or dropped it.
         const auto write = [&] {
             submit(recv(1, 64));
             submit({use(Opcode::rdma_write, 2, key, kBegin, kLength), send(3, 8)});
@@ -375,9 +377,9 @@ TEST_F(Windows, WindowAndRegionStayWhileABindIsInFlight) {
     connect_pair(shape(), {.timeout = 16, .retry_count = 3});
     MemoryWindow window = runtime.create_memory_window(session);
     ASSERT_TRUE(a.close());
-    WorkRequest unanswered = rdma(Opcode::rdma_read, 1, 8);  // fails after a second; requests behind it wait
+    WorkRequest unanswered = rdma(Opcode::rdma_read, 1, 8);  // fails after a second; until then requests behind it wait
     unanswered.qp = b.handle();
-    // Without a fence Soft-RoCE would not give up: nothing would complete before the queue pair is closed.
+    // Without a fence Soft-RoCE would not give up the read, and nothing would complete before the queue pair is closed.
     WorkRequest fenced = bind(2, window, next_rkey(window.rkey()));
     fenced.flags |= kFence;
     submit({unanswered, fenced});

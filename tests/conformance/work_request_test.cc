@@ -1,5 +1,5 @@
-// Which work requests the verbs allow, and what a completion proves: order, unsignaled work, fences, lengths, pieces,
-// immediates, limits.
+// Which work requests the verbs allow, and what a completion proves. Order, unsignaled work, fences, lengths, several
+// SGEs, immediates and limits.
 #include <algorithm>
 #include <array>
 
@@ -11,8 +11,8 @@ namespace {
 
 class WorkRequests : public Conformance {
 protected:
-    static constexpr std::uint32_t kSges = 4;     // as in shape()
-    static constexpr std::uint32_t kInline = 64;  // as in shape()
+    static constexpr std::uint32_t kSges = 4;     // sges_max of shape()
+    static constexpr std::uint32_t kInline = 64;  // inline_max of shape()
     WorkRequests() { connect_pair(); }
 
     [[nodiscard]] std::uint64_t word(const MemoryRegion& memory, std::size_t at) const {
@@ -35,10 +35,10 @@ protected:
 
 // ---- Queue pairs of other sessions ----
 
-TEST_F(WorkRequests, OfASessionWithoutAShareAreRefusedAsThatAndThoseOfAClosedQueuePairAsStale) {
+TEST_F(WorkRequests, WithoutAShareAreRefusedAsNoShareAndWithAnOldHandleAsStale) {
     Session other = runtime.open_session();
-    const WorkRequest message = send(1, 8);  // names a
-    const WorkRequest receive = recv(2, 8);  // names b
+    const WorkRequest message = send(1, 8);  // names queue pair a
+    const WorkRequest receive = recv(2, 8);  // names queue pair b
     EXPECT_EQ(other.try_submit(message), Refusal::no_share);
     EXPECT_EQ(other.try_submit(receive), Refusal::no_share);
     EXPECT_EQ(other.state(a.handle()), QpState::closed);
@@ -48,7 +48,7 @@ TEST_F(WorkRequests, OfASessionWithoutAShareAreRefusedAsThatAndThoseOfAClosedQue
 
     EXPECT_TRUE(a.reset());
     EXPECT_EQ(other.try_submit(message), Refusal::stale_handle);
-    EXPECT_EQ(other.try_submit(send(3, 8)), Refusal::no_share) << "with the handle that it has since then";
+    EXPECT_EQ(other.try_submit(send(3, 8)), Refusal::no_share) << "with a's handle since the reset";
     EXPECT_EQ(session.try_submit(message), Refusal::stale_handle);
     const WorkRequest after_reset = send(4, 8);
     EXPECT_TRUE(a.close());
@@ -61,10 +61,10 @@ TEST_F(WorkRequests, OfASessionWithoutAShareAreRefusedAsThatAndThoseOfAClosedQue
 
 class ManyQueuePairs : public Conformance, public ::testing::WithParamInterface<bool> {};
 
-TEST_P(ManyQueuePairs, OnOneCqKeepTheOrderOfEachOfTheirQueues) {
+TEST_P(ManyQueuePairs, SharingCqsKeepTheOrderOfEachOfTheirQueues) {
     QueuePairOptions options = shape();
     options.separate_cqs = GetParam();
-    constexpr std::size_t kPairs = 3;  // their queues fit into one CQ
+    constexpr std::size_t kPairs = 3;  // few enough that all their queues fit into one CQ
     constexpr std::uint64_t kMessages = 60;
     std::array<QueuePair, kPairs> near;
     std::array<QueuePair, kPairs> far;
@@ -74,7 +74,7 @@ TEST_P(ManyQueuePairs, OnOneCqKeepTheOrderOfEachOfTheirQueues) {
         near[i].connect(far[i].info());
         far[i].connect(near[i].info());
     }
-    // A tag holds the pair and the place in its queue.
+    // A tag contains the pair and the message's number.
     std::array<std::uint64_t, kPairs> sent{};
     std::array<std::uint64_t, kPairs> seen_sent{};
     std::array<std::uint64_t, kPairs> seen_received{};
@@ -89,8 +89,8 @@ TEST_P(ManyQueuePairs, OnOneCqKeepTheOrderOfEachOfTheirQueues) {
             receive.qp = far[i].handle();
             WorkRequest message = send(i << 32 | sent[i], static_cast<std::uint32_t>(sent[i]));
             message.qp = near[i].handle();
-            // The receive is submitted first, and the message only if that worked: no message may find a peer that is
-            // not ready.
+            // The message is submitted only if the receive before it was accepted, so that no message finds a peer that
+            // is not ready.
             if (session.figures().in_flight() < 100 && session.try_submit(receive) == Refusal::none) {
                 ASSERT_EQ(session.try_submit(message), Refusal::none);
                 ++sent[i];
@@ -138,15 +138,15 @@ TEST_F(WorkRequests, UnsignaledOnesAreSignaledBeforeTheyFillTheSendQueue) {
         }
     }
     ASSERT_EQ(accepted, kWrites);
-    // No request was signaled. Each freed place, all but the last queue-full, was freed by a signal of the worker's
-    // own.
+    // The test signaled no request. The send queue has 64 places, so all but 64 of the writes needed a place that was
+    // freed by a signal of the worker's own.
     const std::uint64_t forced = runtime.worker_counters(0).forced_signals.value();
     EXPECT_GE(forced, (kWrites - 64) / 64);
     EXPECT_LE(forced, kWrites / 4) << "unsignaled work is hardly unsignaled any more";
     EXPECT_GE(session.retired(a.handle()), kWrites - 64);
     Completion none;
     EXPECT_EQ(session.poll({&none, 1}), 0u) << "a success that nobody asked to hear of";
-    EXPECT_TRUE(a.close());  // the rest is retired or completes
+    EXPECT_TRUE(a.close());  // the remaining requests are retired or complete
     const SessionFigures figures = session.figures();
     while (session.poll({&none, 1}) != 0) {
         EXPECT_EQ(none.status, Status::wr_flush_err);
@@ -155,17 +155,17 @@ TEST_F(WorkRequests, UnsignaledOnesAreSignaledBeforeTheyFillTheSendQueue) {
 }
 
 TEST_F(WorkRequests, ABufferOfAnUnsignaledOneIsFreeOnceItCountsAsRetired) {
-    // Few buffers serve many writes. Each is refilled as soon as the count allows it, and no write may arrive with the
-    // data of a later one.
+    // Few buffers serve many writes. The test refills a buffer as soon as the retired count allows it. No write may
+    // then arrive with the data of a later write.
     constexpr std::uint64_t kBuffers = 8;
     constexpr std::uint64_t kWrites = 400;
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     for (std::uint64_t i = 0; i < kWrites; ++i) {
-        // Wait until the write that last used this buffer, and all before it, are retired.
+        // Wait until the write that last used this buffer, and all writes before it, are retired.
         while (i >= kBuffers && session.retired(a.handle()) < i - kBuffers + 1) {
             ASSERT_LT(std::chrono::steady_clock::now(), deadline);
             if (session.figures().in_flight() == kBuffers) {
-                // All wait for a signal, which the next request may bring. A write without data does.
+                // All writes wait for a signal. The completion of a signaled write without data retires them.
                 WorkRequest nudge = rdma(Opcode::rdma_write, 9999, 0);
                 nudge.num_sge = 0;
                 submit(nudge);
@@ -256,7 +256,8 @@ TEST_F(WorkRequests, OneWithoutBytesMovesNothingAndCompletes) {
     const auto before_remote = copy(remote);
     for (const Opcode opcode :
          {Opcode::rdma_write, Opcode::rdma_read, Opcode::rdma_write_with_imm, Opcode::send, Opcode::send_with_imm}) {
-        for (const std::uint8_t num_sge : {std::uint8_t{0}, std::uint8_t{1}}) {  // no SGE, and one of length 0
+        // Once without an SGE, and once with an SGE of length 0.
+        for (const std::uint8_t num_sge : {std::uint8_t{0}, std::uint8_t{1}}) {
             const bool takes_receive = opcode != Opcode::rdma_write && opcode != Opcode::rdma_read;
             if (takes_receive) {
                 submit(recv(1, 64));
@@ -279,7 +280,7 @@ TEST_F(WorkRequests, OneWithoutBytesMovesNothingAndCompletes) {
 }
 
 TEST_F(WorkRequests, OneWithoutBytesNeedsNoValidRkey) {
-    // IBTA C9-88: the key and the address of such a request are not checked.
+    // IBTA C9-88: if a request has no bytes, its key and address are not checked.
     WorkRequest nowhere = rdma(Opcode::rdma_write, 1, 0);
     nowhere.num_sge = 0;
     nowhere.remote_addr = 0;
@@ -313,7 +314,7 @@ TEST_F(WorkRequests, PiecesAreGatheredForAWriteAndScatteredByARead) {
 }
 
 TEST_F(WorkRequests, PiecesOfASendMayOverlap) {
-    // A send may read the same bytes twice: the specification forbids nothing here.
+    // The specification does not forbid that a send reads the same bytes twice.
     const std::vector<Sge> overlapping{local_sge(100, 0), local_sge(100, 50), local_sge(100, 0)};
     submit(recv(1, 4096));
     ASSERT_EQ(session.try_submit(send(2, 0), overlapping), Refusal::none);
@@ -383,14 +384,15 @@ TEST_F(WorkRequests, EveryImmediateIsTheSameNumberOnBothSides) {
     submit(send(2, 8));
     const auto received = of(await(2), b.handle(), true);
     ASSERT_EQ(received.size(), 1u);
-    EXPECT_FALSE(received[0].flags & kWithImm) << "a message without one after those with";
+    EXPECT_FALSE(received[0].flags & kWithImm) << "a message without an immediate, after messages with one";
 }
 
-TEST_F(WorkRequests, AReceiveThatAWriteWithImmediateTakesKeepsItsWholeBuffer) {
+TEST_F(WorkRequests, AWriteWithImmediateLeavesTheBufferOfItsReceiveUntouched) {
     constexpr std::size_t kAt = 16384;
     constexpr std::uint32_t kLength = 8192;
     const auto before = copy(remote);
-    for (const std::uint32_t written : {0u, 1u, 4096u, 9000u}) {  // shorter and longer than the receive's buffer
+    // Bytes written: less and more than the length of the receive's buffer.
+    for (const std::uint32_t written : {0u, 1u, 4096u, 9000u}) {
         submit(recv(1, kLength, kAt));
         WorkRequest with = rdma(Opcode::rdma_write_with_imm, 2, written);
         with.imm_data = written;
@@ -403,7 +405,7 @@ TEST_F(WorkRequests, AReceiveThatAWriteWithImmediateTakesKeepsItsWholeBuffer) {
         EXPECT_EQ(std::memcmp(remote.data(), local.data(), written), 0);
         EXPECT_EQ(std::memcmp(remote.data() + kAt, before.data() + kAt, kLength), 0) << written << " bytes written";
     }
-    WorkRequest none = recv(3, 0);  // needs no buffer at all
+    WorkRequest none = recv(3, 0);  // such a receive needs no buffer at all
     none.num_sge = 0;
     submit(none);
     submit(rdma(Opcode::rdma_write_with_imm, 4, 100));

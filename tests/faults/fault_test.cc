@@ -1,4 +1,5 @@
-// Failures on a device that goes on working: requests, calls and packets, each alone and all at once.
+// Failures on a device that otherwise continues to work. Requests, calls and packets fail, each kind alone and all
+// together.
 #include <poll.h>
 
 #include <map>
@@ -19,7 +20,7 @@ TEST_P(Faults, EveryStatusOfASendReachesItsSession) {
         device.inject(
             {.kind = Kind::send, .qp_num = a.qp_num(), .nth = 2, .status = static_cast<ibv_wc_status>(status)});
         submit({rdma(Opcode::rdma_write, 1, 8),
-                rdma(Opcode::rdma_read, 2, 8, 0),  // unsignaled, but a failure completes all the same
+                rdma(Opcode::rdma_read, 2, 8, 0),  // unsignaled, but a failed request always completes
                 rdma(Opcode::atomic_fetch_and_add, 3, 8, 0), rdma(Opcode::rdma_write, 4, 8)});
         const auto completions = await(4);
         ASSERT_EQ(completions.size(), 4u);
@@ -93,7 +94,7 @@ TEST_P(Faults, ABindThatFailsTakesItsKeyBack) {
 
 TEST_P(Faults, AQueuePairThatCannotBeMadeLeavesNothingBehind) {
     const QueuePairOptions options = shape();
-    // More attempts than there are places for queue pairs.
+    // There are more attempts than the runtime has places for queue pairs.
     for (int time = 0; time < 300; ++time) {
         const Kind kind = time % 2 == 0 ? Kind::modify : Kind::create_qp;
         device.inject({.kind = kind,
@@ -131,7 +132,7 @@ TEST_P(Faults, AResetThatTheDeviceRefusesLeavesTheQueuePairInError) {
     EXPECT_EQ(await_one().status, Status::success);
 }
 
-// The call fails with EIO, which a lost device returns from every call.
+// The injected call fails with EIO. A lost device returns this error from every call.
 TEST_P(Faults, AQueuePairThatDoesNotGoToErrorIsResetAsItIs) {
     connect_pair();
     submit(recv(1, 64));
@@ -145,8 +146,8 @@ TEST_P(Faults, AQueuePairThatDoesNotGoToErrorIsResetAsItIs) {
     expect_new_pairs_work();
 }
 
-// Bug found by the simulation: a peer got RNR NAKs for ever, since the queue pair was in error for the runtime but in
-// RTS on its device.
+// Bug found by the simulation: a peer got RNR NAKs for ever, because the runtime had the queue pair in error but the
+// device had it in RTS.
 TEST_P(Faults, AResetThatFailsInBothItsStepsLeavesNobodyAnswering) {
     PathAttributes path;
     path.rnr_retry = 7;
@@ -269,7 +270,7 @@ TEST_P(Faults, AQueuePairThatTheDeviceDoesNotDestroyGivesNoBufferBackUntilItDoes
     submit(on(a, recv(1, 64)));
     submit(on(a, recv(2, 64)));
     EXPECT_EQ(await_one().status, Status::post_refused);
-    // The transition to ERR fails each time that it is tried: before the destruction, and after the destruction has
+    // Each attempt to take the QP to ERR fails: the one before the destruction, and the one after the destruction has
     // failed.
     device.inject({.kind = Kind::modify, .qp_num = a.qp_num(), .state = IBV_QPS_ERR, .count = 3, .error = ENOMEM});
     device.inject({.kind = Kind::destroy_qp, .qp_num = a.qp_num(), .error = EBUSY});
@@ -286,8 +287,7 @@ TEST_P(Faults, AQueuePairThatTheDeviceDoesNotDestroyGivesNoBufferBackUntilItDoes
     EXPECT_EQ(await(1).size(), 1u);
 }
 
-// Bug found by the simulation: the session's other queue pairs stayed open, and answered their peers, after the session
-// was closed.
+// Bug found by the simulation: after a session was closed, its other queue pairs stayed open and answered their peers.
 TEST_P(Faults, AQueuePairThatTheProviderKeepsDoesNotKeepTheOthersOfItsSession) {
     reconnect();
     Session other = runtime.open_session();
@@ -304,7 +304,7 @@ TEST_P(Faults, AQueuePairThatTheProviderKeepsDoesNotKeepTheOthersOfItsSession) {
     other.close();
 }
 
-// Bug found by the simulation: the receives of the shared queue stayed in flight for ever.
+// Bug found by the simulation: the receives of the shared receive queue stayed in flight for ever.
 TEST_P(Faults, AQueuePairThatTheProviderKeepsDoesNotKeepASharedReceiveQueueThatItHasNoPartIn) {
     reconnect();
     Session other = runtime.open_session();
@@ -334,7 +334,7 @@ TEST_P(Faults, AnApplicationThatSleepsIsToldOfTheEndOfItsSessionAllTheSame) {
     QueuePair kept = runtime.create_queue_pair(options);
     device.inject({.kind = Kind::destroy_qp,
                    .qp_num = kept.qp_num(),
-                   .count = 2});  // fails for the queue pair and for its session, then succeeds
+                   .count = 2});  // fails once for the queue pair and once for its session; then it succeeds
     ASSERT_TRUE(other.arm());
     EXPECT_FALSE(runtime.stop()) << "a queue pair is kept";
     pollfd fd{.fd = other.event_fd(), .events = POLLIN, .revents = 0};
@@ -384,7 +384,7 @@ TEST_P(Faults, OfAllKindsLoseNoWork) {
         }
         reconnect(shape(), {.timeout = 8, .retry_count = 2, .rnr_retry = 2, .min_rnr_timer = 1});
         const SessionFigures before = session.figures();
-        std::map<std::uint64_t, bool> outstanding;  // whether it must complete
+        std::map<std::uint64_t, bool> outstanding;  // by tag: true if the request must complete
         const auto take = [&] {
             Completion some[16];
             while (const std::size_t n = session.poll(some)) {

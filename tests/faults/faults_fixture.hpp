@@ -1,4 +1,5 @@
-// A whole runtime on a software device whose fault plan makes things fail, with the habits of each provider.
+// A whole runtime on a software device whose fault plan makes things fail. Each suite runs with the habits of each
+// provider.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -16,7 +17,7 @@ using Profile = DeviceConfig::Profile;
 inline Config config_of(Profile profile) {
     Config config = test_config();
     config.devices[0].profile = profile;
-    config.drain_timeout = std::chrono::milliseconds(300);  // some of these tests wait that long
+    config.drain_timeout = std::chrono::milliseconds(300);  // short, because some tests wait that long
     return config;
 }
 
@@ -41,12 +42,13 @@ protected:
         EXPECT_EQ(static_cast<int>(completion.status), status);
         EXPECT_EQ(status_text(completion.status), ibv_wc_status_str(verbs));
         EXPECT_TRUE(status_name(completion.status).starts_with("IBV_WC_"));
-        // The device leaves garbage in all other fields. These values are the runtime's own knowledge (I6).
+        // The device leaves garbage in all other fields. The values that are checked here come from the runtime itself
+        // (I6).
         EXPECT_EQ(completion.opcode, opcode);
         EXPECT_EQ(completion.from_recv_queue(), opcode == CompletionOpcode::recv);
         EXPECT_EQ(completion.byte_len, 0u);
         if (status == IBV_WC_WR_FLUSH_ERR && (completion.flags & kByRuntime) != 0) {
-            return;  // the worker already knew of the error, so no device has seen this request
+            return;  // the worker already knew of the error, so the device has never seen this request
         }
         EXPECT_EQ(completion.flags & ~kFromRecvQueue, 0);
         EXPECT_EQ(completion.vendor_err & 0xffff, static_cast<std::uint32_t>(status));
@@ -58,7 +60,7 @@ protected:
         access.window_bind = true;
         return runtime.allocate(4096, access);
     }
-    /// A bind on b to the region's first bytes.
+    /// A request on b that binds the window to the first bytes of the region.
     WorkRequest bind(std::uint64_t tag, const MemoryWindow& window, const MemoryRegion& region) const {
         return {.tag = tag,
                 .bind = {window.handle(), region.handle(), 64},
@@ -70,7 +72,7 @@ protected:
                 .flags = kSignaled};
     }
 
-    /// Sends a message each way on a new pair.
+    /// Sends a message over a new pair, and expects that it arrives.
     void expect_new_pairs_work() {
         QueuePair was_a = std::move(a);
         QueuePair was_b = std::move(b);
@@ -85,7 +87,7 @@ protected:
         }
     }
 
-    /// Waits for something that the control thread does on its own.
+    /// Waits for something that the control thread does on its own account.
     template <class Condition>
     void eventually(const char* what, Condition condition) {
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
@@ -98,7 +100,7 @@ protected:
     SoftDevice& device;
 };
 
-/// For INSTANTIATE_TEST_SUITE_P: one run of a suite for each provider's habits.
+/// For INSTANTIATE_TEST_SUITE_P: a suite runs once with the habits of each provider.
 inline constexpr Profile kProfiles[] = {Profile::standard, Profile::rxe, Profile::mlx5};
 inline std::string name_of(const ::testing::TestParamInfo<Profile>& info) {
     static constexpr const char* kNames[] = {"standard", "rxe", "mlx5"};

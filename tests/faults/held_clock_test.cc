@@ -1,5 +1,5 @@
-// How long the runtime waits for a device, on a clock that the test moves. One device no longer completes anything. The
-// other reports late that a queue pair takes no more receives.
+// How long the runtime waits for a device, on a clock that the test moves. In some tests the device completes nothing
+// any more. In another test it is late to report that a queue pair takes no more receives.
 #include <chrono>
 #include <cstdint>
 #include <future>
@@ -24,8 +24,8 @@ using namespace std::chrono_literals;
 constexpr std::chrono::milliseconds kLimit = 300ms;
 constexpr std::chrono::seconds kPatience{20};
 
-// Holds back LAST_WQE_REACHED for some looks. Records when the event was handed out, and when a queue pair went through
-// RESET.
+// Holds LAST_WQE_REACHED back for some looks. Records when it has reported the event, and when a queue pair with an SRQ
+// went to RESET.
 class LateDevice final : public SoftDevice {
 public:
     using SoftDevice::SoftDevice;
@@ -50,7 +50,7 @@ public:
     }
     using SoftDevice::modify;
 
-    std::string history;  // written by the control thread
+    std::string history;  // only the control thread writes it
 
 private:
     static constexpr int kLooks = 5;
@@ -64,7 +64,7 @@ protected:
 
     static Config config() {
         Config config;
-        config.share_cores = true;  // other tests may run at the same time
+        config.share_cores = true;  // other tests may run on these cores at the same time
         config.devices.push_back({.name = "net0"});
         config.workers.push_back({.name = "w0", .core = test::last_cpu(), .poll = PollVerbs::plain});
         config.drain_timeout = kLimit;
@@ -104,20 +104,20 @@ protected:
             test::give_way();
         }
     }
-    /// Returns after both the control thread and the worker have looked often.
+    /// Returns after both the control thread and the worker have looked many times.
     void let_them_look() {
         const std::uint64_t looks = clock.looks();
         const std::uint64_t steps = runtime.worker_counters(0).steps.value();
         until([&] { return clock.looks() >= looks + 50 && runtime.worker_counters(0).steps.value() >= steps + 50; });
     }
     static bool over(const std::future<bool>& end) { return end.wait_for(0s) == std::future_status::ready; }
-    /// `end` cuts short two queue pairs with work in flight. It must do so when the time is over and not before, and
-    /// the two must share the time.
+    /// `end` cuts short two queue pairs that have work in flight. It must do so when the time limit is over, and not
+    /// before. The two queue pairs must share one time limit.
     template <class End>
     void expect_given_its_time_once(End end) {
         runtime.device().context()->ops.poll_cq = [](ibv_cq*, int, ibv_wc*) {
             return 0;
-        };  // the worker polls no CQ yet
+        };  // safe here, because the worker polls no CQ yet
         connect_pair();
         submit(write(a));
         submit(write(b));
@@ -130,7 +130,7 @@ protected:
         EXPECT_EQ(runtime.control_counters().cut_short.value(), 0u);
         clock.advance(1ms);
         let_them_look();
-        clock.advance(20ms);  // a later queue pair gets at least this long
+        clock.advance(20ms);  // a later queue pair gets at least this much time
         if (ends.wait_for(kPatience) != std::future_status::ready) {
             ADD_FAILURE() << "each has a time of its own";
             clock.advance(10 * kLimit);
@@ -163,8 +163,8 @@ TEST_F(HeldClockTest, ASilentDevicesQueuePairsShareTheTimeToDrainOfTheirRuntime)
     expect_given_its_time_once([this] { return runtime.stop(); });
 }
 
-// A message that is half received has taken a receive of an SRQ, and the receive would be lost with it. An event of the
-// life before says nothing about this life.
+// A message that is half received has taken a receive of the SRQ. A reset before LAST_WQE_REACHED would lose that
+// receive. The event of an earlier life says nothing about the present life.
 TEST_F(HeldClockTest, EachLifeOfAQueuePairWaitsForItsOwnLastReceive) {
     SharedReceiveQueue srq = runtime.create_shared_receive_queue({.session = &session});
     connect_pair(&srq);

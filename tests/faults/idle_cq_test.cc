@@ -1,4 +1,4 @@
-// CQs come and go with the queue pairs that need them, since a worker polls every CQ that exists.
+// CQs are created and destroyed with the queue pairs that need them, because a worker polls every CQ that exists.
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ protected:
     void expect_cqs(std::uint64_t wanted) {
         eventually("the CQs that are left", [&] { return cqs() == wanted; });
     }
-    /// Creates so many queue pairs that one CQ has no room for them.
+    /// Creates so many queue pairs that one CQ does not have room for all of them.
     std::vector<QueuePair> peak(bool separate_cqs = false) {
         QueuePairOptions options = shape();
         options.separate_cqs = separate_cqs;
@@ -45,7 +45,7 @@ TEST_P(IdleCqs, StayWhileAQueueOfEitherKindIsThere) {
     connect_pair();
     std::vector<QueuePair> qps = peak(true);
     eventually("a peak", [&] { return cqs() > 3; });
-    qps.erase(qps.begin(), qps.end() - 1);  // the last one keeps two CQs
+    qps.erase(qps.begin(), qps.end() - 1);  // the remaining queue pair keeps two CQs
     expect_cqs(3);
     submit(recv(1, 64));
     submit(send(2, 8));

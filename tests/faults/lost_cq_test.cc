@@ -1,4 +1,4 @@
-// Completion queues that are lost, by an overrun or by a failed poll: no more completions come from them.
+// Completion queues that are lost by an overrun or by a failed poll. No more completions come from a lost CQ.
 #include <map>
 #include <optional>
 
@@ -10,7 +10,7 @@ namespace {
 
 class LostCq : public Faults {
 protected:
-    /// Puts work in flight on two pairs. No message uses the receives.
+    /// Puts work in flight on two pairs of queue pairs. No message uses the receives that it posts.
     void start(bool separate_cqs) {
         QueuePairOptions options = shape();
         options.separate_cqs = separate_cqs;
@@ -34,7 +34,7 @@ protected:
             last_refusal = refusal;
         }
     }
-    /// Submits mixed work until the queue pairs are gone, and checks that all of it is accounted for.
+    /// Submits mixed work until the queue pairs are lost, and checks that all of the work is accounted for.
     void work_until_lost() {
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
         while (runtime.control_counters().failed_cqs.value() == 0) {
@@ -99,14 +99,14 @@ TEST_P(LostCq, ByAnOverrunFailsItsQueuePairsAndTheWorkerLivesOnWithAnother) {
 // Bug found by the simulation: a peer got RNR NAKs for ever.
 TEST_P(LostCq, WhoseQueuePairsTheProviderKeepsAnswersNobody) {
     QueuePairOptions options = shape();
-    options.separate_cqs = true;  // the other CQ is still polled
+    options.separate_cqs = true;  // the CQ that is not lost is still polled
     PathAttributes path;
     path.rnr_retry = 7;
     path.timeout = 8;
     connect_pair(options, path);
     device.inject({.kind = Kind::overrun, .qp_num = b.qp_num()});
     device.inject({.kind = Kind::destroy_qp, .qp_num = b.qp_num(), .count = 1000});
-    // The message has no receive, and the queue pair that could post one is lost.
+    // The message finds no receive, and the queue pair that could post one is lost.
     ASSERT_EQ(session.try_submit(on(a, send(1, 8))), Refusal::none);
     ASSERT_EQ(session.try_submit(on(b, rdma(Opcode::rdma_write, 2, 8))), Refusal::none);
     bool ended = false;
@@ -155,8 +155,8 @@ TEST_P(LostCq, ByAPollThatFailsInTheMiddleOfABatchLosesNoCompletion) {
     expect_gone_and_replaced();
 }
 
-// Bug found by the simulation: a peer was told that a window's key is wrong, and a receive failed for that, since the
-// queue pair still answered after its windows had ended.
+// Bug found by the simulation: a queue pair still answered after its windows had ended. Its peer was told that a
+// window's key was wrong, and one of its receives failed.
 TEST_P(LostCq, HasItsQueuePairsInErrorBeforeTheyAreDestroyed) {
     connect_pair();
     const std::uint64_t before = device.faults_met(Kind::modify);
@@ -189,7 +189,8 @@ TEST_P(LostCq, TimeAfterTimeCostsNothingThatDoesNotComeBack) {
     expect_new_pairs_work();
 }
 
-// Nobody knows whether the device carried out a bind whose completion is lost, so the window gets a new key.
+// If the completion of a bind is lost, nobody knows whether the device has carried the bind out. So the window gets a
+// new key.
 TEST_P(LostCq, LeavesWindowsThatCanBeBoundAgain) {
     MemoryRegion region = bindable();
     std::uint64_t losses = 0;
@@ -215,7 +216,7 @@ TEST_P(LostCq, LeavesWindowsThatCanBeBoundAgain) {
         write.rkey = bound.window_rkey;
         submit(write);
         EXPECT_EQ(await_one().status, Status::success);
-        // The window has kept its type: only type 1 may be bound again while it is bound.
+        // The window has kept its type: only a window of type 1 may be bound again while it is bound.
         submit(bind(4, window, region));
         EXPECT_EQ(await_one().status, type == WindowType::type_1 ? Status::success : Status::mw_bind_err);
         EXPECT_NO_THROW(window.deallocate());
@@ -233,7 +234,7 @@ TEST_P(LostCq, WithTimeStampsIsReplacedByAnotherWithThem) {
     TestSession timed = runtime.open_session({.wide_completions = true, .device_time = true});
     QueuePairOptions with = shape();
     with.shares[0].session = &timed;
-    connect_pair();  // its CQ has no time stamps, and stays
+    connect_pair();  // this CQ has no time stamps, and is not lost
     c = std::move(a);
     d = std::move(b);
     std::uint64_t last = 0;

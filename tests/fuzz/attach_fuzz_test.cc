@@ -1,5 +1,6 @@
-// Sends arbitrary messages of an attached process to a server in this process. The server must answer or hang up, and
-// must keep nothing of the sender's. POLLCORE_FUZZ_SECONDS sets the duration; a failing seed is printed.
+// Sends arbitrary messages, as an attached process could, to a server in this process. The server must answer each
+// message or hang up, and it must keep nothing that the sender has created. POLLCORE_FUZZ_SECONDS sets the duration. If
+// a test fails, it prints its seed.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -44,7 +45,7 @@ class Fuzzer {
 public:
     Fuzzer(std::string path, unsigned seed) : path_(std::move(path)), random_(seed) {}
 
-    /// One connection, from attaching until the server hangs up or enough messages were sent.
+    /// Attaches, and sends messages until the server hangs up or `messages` messages were sent.
     void connection(int messages) {
         socket_ = wire::connect_to(path_);
         id_ = 0;
@@ -73,7 +74,7 @@ private:
     void request() {
         wire::Request<Body> made{};
         auto* bytes = reinterpret_cast<std::byte*>(&made.body);
-        // Small numbers are likely to name objects of this connection.
+        // Small numbers are likely to be the numbers of objects that this connection has created.
         for (std::size_t at = 0; at + 4 <= sizeof(Body); at += 4) {
             std::uint32_t word = 0;
             switch (random_() % 8) {
@@ -102,12 +103,12 @@ private:
         }
         std::size_t size = sizeof(made);
         if (random_() % 300 == 0) {
-            size -= random_() % size;  // half a message
+            size -= random_() % size;  // cuts the message short
         }
         send(std::as_bytes(std::span(&made, 1)).first(size), fds);
     }
 
-    // Usually makes the body valid enough to pass the first checks.
+    // Usually makes the body valid enough to pass the server's first checks.
     template <class Body>
     void repair(Body& body) {
         if constexpr (requires { body.device = NameText(); }) {
@@ -183,7 +184,7 @@ private:
         while ((error = wire::send_packet(socket_.get(), bytes, numbers)) == EAGAIN) {
             take_answers(10);
         }
-        // Before it is attached a client may pass no descriptors, and attaching may still be under way.
+        // A client may pass descriptors only after it is attached, and the attachment may not be finished yet.
         for (int i = 0; error == EPERM && i < 20; ++i) {
             take_answers(1);
             error = wire::send_packet(socket_.get(), bytes, numbers);
@@ -224,7 +225,7 @@ TEST(AttachFuzz, WhateverIsAskedIsAnsweredOrTheAskerGoes) {
     SCOPED_TRACE("POLLCORE_FUZZ_SEED=" + std::to_string(seed));
 
     Config config;
-    config.share_cores = true;  // other tests may run at the same time
+    config.share_cores = true;  // other tests may run on these cores at the same time
     config.devices.push_back({.name = "net0", .profile = DeviceConfig::Profile::mlx5});
     config.workers.push_back({.name = "w0", .core = test::allowed_cpus().front(), .idle = IdlePolicy::yield});
     config.qps_max = 64;
@@ -240,7 +241,8 @@ TEST(AttachFuzz, WhateverIsAskedIsAnsweredOrTheAskerGoes) {
             counters.sessions.value(),      counters.queue_pairs.value(),    counters.shared_receive_queues.value(),
             counters.receive_pools.value(), counters.memory_regions.value(), counters.protection_domains.value()};
     };
-    while (runtime.control_counters().protection_domains.value() == 0) {  // until the device's own are counted
+    // Waits until the device's own domains are counted.
+    while (runtime.control_counters().protection_domains.value() == 0) {
         std::this_thread::sleep_for(1ms);
     }
     const auto before = things();

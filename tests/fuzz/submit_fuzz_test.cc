@@ -1,5 +1,5 @@
-// Submits random work requests, and random bytes in their place. Nothing may crash, nothing may be lost, and a
-// well-behaved session must not notice.
+// Submits random work requests, and random bytes in place of work requests. Nothing may crash, no request may be lost,
+// and a well-behaved session must not notice any of it.
 //
 //   POLLCORE_FUZZ_SECONDS   how long each test goes on (2)
 //   POLLCORE_FUZZ_SEED      to repeat a run; it is printed at the start
@@ -47,8 +47,8 @@ protected:
     std::uint64_t number(std::uint64_t most) { return std::uniform_int_distribution<std::uint64_t>(0, most)(random_); }
     bool one_in(std::uint64_t n) { return number(n - 1) == 0; }
 
-    // A connected pair, where one has a receive queue of its own and the other uses the shared one, and a third for
-    // datagrams, which sends to itself.
+    // Makes a connected pair and a third queue pair. In the pair, a_ has its own receive queue, and b_ uses the shared
+    // one. The third, c_, sends datagrams to itself.
     void make_qps() {
         a_ = &world_.add_qp({.shares = shares_, .sges_max = 4, .inline_max = 64});
         std::vector<ShareOptions> sends_only = shares_;
@@ -103,7 +103,7 @@ protected:
         return sge;
     }
 
-    // Random bytes, partly made meaningful, so that many requests pass the first check.
+    // Returns random bytes. Some fields are then made meaningful, so that many requests pass the first check.
     WorkRequest any_request() {
         std::array<std::uint64_t, sizeof(WorkRequest) / 8> words;
         for (std::uint64_t& word : words) {
@@ -142,7 +142,8 @@ protected:
         return request;
     }
 
-    // Usually makes the request valid, so that binds succeed, windows move and end, and keys are used again.
+    // Usually makes a request about windows valid, so that binds succeed, windows are bound elsewhere and invalidated,
+    // and keys are used again.
     void concern_a_window(WorkRequest& request) {
         const SteppedWorld::Window& window = *windows_[number(windows_.size() - 1)];
         if (is_local(request.opcode)) {
@@ -234,7 +235,7 @@ TEST_F(SubmitFuzz, EveryRequestIsRefusedOrComesToItsEnd) {
     close_qps();
     world_.close(*srq_);
     take();
-    // The rest was unsignaled and succeeded.
+    // The remaining requests were unsignaled and succeeded.
     for (const auto& [tag, request] : outstanding) {
         EXPECT_FALSE(request.signaled) << "tag " << tag << " never completed";
     }
@@ -250,7 +251,7 @@ TEST_F(SubmitFuzz, EveryRequestIsRefusedOrComesToItsEnd) {
     EXPECT_GT(failed, 100u);
 }
 
-// Another process could write this session's ring: the test writes raw slots, not through Session.
+// The test writes slots straight into the ring, not through Session, as a hostile process could.
 TEST_F(SubmitFuzz, RandomSlotsOfOneSessionDoNotHarmAnother) {
     std::uint64_t hostile_sessions = 0;
     std::uint64_t slots = 0;
@@ -278,10 +279,10 @@ TEST_F(SubmitFuzz, RandomSlotsOfOneSessionDoNotHarmAnother) {
                 completions.release(completions.peek(16));
                 completions.publish();
             }
-            // The other session's write succeeds, or ends with the queue pair that the hostile session has broken.
+            // The other session's write succeeds, or it fails because the hostile session has broken the queue pair.
             if (world_.session().try_submit(SteppedWorld::write(1, *a_, *memory_->mr)) == Refusal::none) {
                 std::vector<Completion> mine;
-                // Half a second: the time of all retries to a peer QP that the hostile session may have broken.
+                // Half a second is the time of all retries to a peer QP, which the hostile session may have broken.
                 for (int i = 0; i < 10'000 && mine.empty(); ++i) {
                     world_.step();
                     world_.now += 100'000;
@@ -296,7 +297,7 @@ TEST_F(SubmitFuzz, RandomSlotsOfOneSessionDoNotHarmAnother) {
         share_with({{0, 8, 8}});
         world_.proxy.remove_session(index);
         world_.ends[index].reset();
-        (void)world_.proxy.take_unasked();  // the report of the broken session
+        (void)world_.proxy.take_unasked();  // takes the report that the session is broken
     }
     std::printf("%llu slots of %llu sessions; the other session was served %llu times\n",
                 static_cast<unsigned long long>(slots), static_cast<unsigned long long>(hostile_sessions),

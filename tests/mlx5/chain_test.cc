@@ -1,5 +1,5 @@
-// The worker's chains as the NIC reads them: each request is one WQE with its own addresses, the WQEs are in order, and
-// each has its own completion. Chains with planted faults show that the test would notice a difference.
+// Checks the worker's chains as the NIC reads them: each request is one WQE with its own addresses, the WQEs are in
+// order, and each WQE has its own completion. Chains with planted faults prove that the test notices differences.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -90,7 +90,8 @@ protected:
                 .num_sge = 1};
     }
 
-    /// Submits a burst and returns where its outcome differs from the submitted requests; empty if nowhere.
+    /// Submits a burst and returns a description of the first difference between the outcome and the submitted
+    /// requests; empty if there is none.
     std::string differences() {
         std::vector<WorkRequest> requests;
         for (std::uint32_t i = 0; i < kRequests; ++i) {

@@ -1,5 +1,5 @@
-// Completion queues that overrun: the device raises CQ_ERR, ends the queue pairs that use the CQ, and writes no more
-// CQEs to it.
+// Tests completion queues that overrun: the device raises CQ_ERR, ends the queue pairs that use the CQ, and writes no
+// more CQEs to the CQ.
 #include <map>
 
 #include "give_way.hpp"
@@ -45,8 +45,8 @@ protected:
             }
         }
     }
-    /// Works until the runtime has counted `count` losses. Then expects each request to have completed, or succeeded
-    /// unsignaled.
+    /// Submits requests until the runtime has counted `count` lost CQs. Then expects that each request has completed,
+    /// or is unsignaled and has succeeded.
     void work_until_lost(std::uint64_t count) {
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
         while (losses() < count) {
@@ -100,7 +100,7 @@ TEST_F(OverrunCq, UnderTrafficIsReplacedAndItsQueuePairsAreClosed) {
     EXPECT_TRUE(runtime.stop());
 }
 
-// The CQ of the receives is polled on.
+// The runtime still polls the CQ of the receives.
 TEST_F(OverrunCq, OfSendsAloneEndsItsQueuePairs) {
     start(true);
     overrun(a, true);

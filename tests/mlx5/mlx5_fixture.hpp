@@ -1,4 +1,4 @@
-// A runtime on libmlx5 and the model of the HCA, which fails where a test tells it to.
+// A runtime on libmlx5 and on the model of the HCA. Tests make the model fail at chosen requests.
 #pragma once
 
 #include <cstdio>
@@ -24,7 +24,7 @@ class OnMlx5 : public Conformance {
 protected:
     using Model = test::Mlx5Model;
 
-    static constexpr std::uint8_t kVendor = 0x5a;  // the vendor error of planned errors
+    static constexpr std::uint8_t kVendor = 0x5a;  // vendor error of the errors that tests plan
 
     explicit OnMlx5(const Config& config = mlx5_config()) : Conformance(config) { Exercised::get().ignore(); }
 
@@ -38,7 +38,7 @@ protected:
         options.qkey = type == QpType::ud ? kQkey : 0;
         return options;
     }
-    /// Connects a with b, and c with d, to which nothing happens.
+    /// Connects a with b, and c with d. Tests cause no faults on c and d.
     void connect_two_pairs(const QueuePairOptions& options, const PathAttributes& path = {}) {
         end_pairs();
         connect_pair(options, path);

@@ -8,15 +8,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// The HCA moves by a thread of its own.
+/// The model of the HCA runs in its own thread, and not inside polls.
 class RemovalAsleep : public Removal {
 protected:
     RemovalAsleep() : Removal(IdlePolicy::event) {}
     static void SetUpTestSuite() { Model::set_pace("thread"); }
     static void TearDownTestSuite() { Model::set_pace(pace()); }
 
-    // The worker may look a few times at what the device has left, but must come to rest.
-    void expect_rest() {
+    // The worker may still look a few times at completions that the lost device leaves behind, but must fall asleep.
+    void expect_asleep() {
         const WorkerCounters& counters = runtime.worker_counters(0);
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
         for (;;) {
@@ -33,28 +33,28 @@ protected:
 TEST_F(RemovalAsleep, SleepsOnWithTheQueuePairsOfTheLostDevice) {
     expect_traffic(first);
     submit(recv(first, 1));
-    expect_rest();
+    expect_asleep();
     lose();
     expect_removed(await(1));
-    expect_rest();
+    expect_asleep();
     expect_traffic(second);
-    expect_rest();
+    expect_asleep();
     EXPECT_TRUE(first.a.close());
     EXPECT_TRUE(first.b.close());
     expect_traffic(second);
-    expect_rest();
-    expect_rest_goes_on();
+    expect_asleep();
+    expect_others_go_on();
 }
 
 TEST_F(RemovalAsleep, SleepsOnWithACompletionQueueThatHasNoQueuePairs) {
     EXPECT_TRUE(first.a.close());
     EXPECT_TRUE(first.b.close());
-    expect_rest();
+    expect_asleep();
     lose();
-    expect_rest();
+    expect_asleep();
     expect_traffic(second);
-    expect_rest();
-    expect_rest_goes_on();
+    expect_asleep();
+    expect_others_go_on();
 }
 
 TEST_F(RemovalAsleep, WakesAnApplicationThatSleeps) {
@@ -65,7 +65,7 @@ TEST_F(RemovalAsleep, WakesAnApplicationThatSleeps) {
     WorkRequest receive = recv(first, 1);
     receive.qp = qp.handle();
     ASSERT_EQ(sleeper.try_submit(receive), Refusal::none);
-    expect_rest();
+    expect_asleep();
     std::thread unplugging([&] {
         std::this_thread::sleep_for(20ms);
         unplug();
@@ -75,7 +75,7 @@ TEST_F(RemovalAsleep, WakesAnApplicationThatSleeps) {
     expect_removed(await(sleeper, 1));
     expect_told();
     EXPECT_TRUE(qp.close());
-    expect_rest_goes_on();
+    expect_others_go_on();
 }
 
 }  // namespace

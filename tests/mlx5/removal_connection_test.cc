@@ -1,4 +1,4 @@
-// A device that is unplugged ends what rdma_cm has made on it.
+// Tests that unplugging a device ends everything that rdma_cm has made on the device.
 #include <atomic>
 #include <thread>
 
@@ -20,7 +20,7 @@ TEST_F(Removal, EndsAConnectionAttempt) {
     lose();
     connecting.join();
     EXPECT_TRUE(waiting.close());
-    expect_rest_goes_on();
+    expect_others_go_on();
 }
 
 TEST_F(Removal, WhileConnectionsAreMadeEndsThem) {
@@ -36,7 +36,7 @@ TEST_F(Removal, WhileConnectionsAreMadeEndsThem) {
                     request->accept(accepted.back());
                 }
             } catch (const Error&) {
-                // One of the two ends was lost; the caller sees that, too.
+                // One of the two ends was lost, so the caller's call fails, too.
             }
             if (accepted.size() > 20) {
                 accepted.clear();
@@ -63,7 +63,7 @@ TEST_F(Removal, WhileConnectionsAreMadeEndsThem) {
     accepting.join();
     EXPECT_TRUE(refused);
     expect_told();
-    expect_rest_goes_on();
+    expect_others_go_on();
 }
 
 TEST_F(Removal, EndsConnectionsAndListeners) {
@@ -97,7 +97,7 @@ TEST_F(Removal, EndsConnectionsAndListeners) {
         EXPECT_EQ(error.code(), std::errc::no_such_device) << error.what();
     }
     listener = Listener();
-    expect_rest_goes_on();
+    expect_others_go_on();
 }
 
 TEST_F(Removal, OfTheCalledSideIsTheEndForItsCaller) {
@@ -119,7 +119,7 @@ TEST_F(Removal, OfTheCalledSideIsTheEndForItsCaller) {
     EXPECT_NE(session.cause(caller.handle()), Status::success);
     EXPECT_TRUE(caller.close());
     EXPECT_TRUE(called.close());
-    expect_rest_goes_on();
+    expect_others_go_on();
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // The fixture for removal tests: a worker with two devices, of which net0 is unplugged. A removed device does not come
-// back in its process, so each test unplugs another one.
+// back in its process, so each test unplugs a different device.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace pollcore::testing {
 
-/// net0 is the next unused device of the model, net1 is mlx5_0. They reach each other.
+/// net0 is the next unused device of the model, net1 is mlx5_0. The two devices reach each other.
 struct Unplugged {
     Unplugged() {
         static int taken = 0;
@@ -32,7 +32,7 @@ struct Unplugged {
     std::string address;
 };
 
-/// A base class, so that it exists before the runtime, whose configuration names the device.
+/// A base class, so that `unplugged` exists before the runtime. The runtime's configuration names its device.
 struct WithUnplugged {
     Unplugged unplugged;
 };
@@ -43,7 +43,7 @@ protected:
 
     explicit Removal(const IdleLadder& idle = test_config().workers[0].idle) : TwoDevices(unplugged.config(idle)) {}
 
-    /// The pace that the suite sets.
+    /// The pace of the model that the environment sets for the whole suite.
     static const char* pace() {
         const char* set = std::getenv("MLX5_MODEL");
         return set != nullptr ? set : "poll";
@@ -53,7 +53,8 @@ protected:
         unplug();
         expect_told();
     }
-    /// Expects the event of the device and the event of the kernel or the connection manager, in either order.
+    /// Expects, in either order, the device's event device_fatal, and the event device_removed of the kernel or the
+    /// connection manager.
     void expect_told() {
         bool fatal = false;
         bool removed = false;
@@ -96,8 +97,8 @@ protected:
             EXPECT_NE(completion.flags & kByRuntime, 0);
         }
     }
-    /// Expects that the worker's other device goes on and that everything ends.
-    void expect_rest_goes_on() {
+    /// Expects that the worker's other device still works, and that the runtime then stops in order.
+    void expect_others_go_on() {
         expect_traffic(second);
         expect_traffic(make("net1"));
         EXPECT_EQ(session.figures().in_flight(), 0u);
@@ -105,7 +106,7 @@ protected:
         EXPECT_EQ(runtime.control_counters().cut_short.value(), 0u);
         expect_acknowledged();
     }
-    /// Expects the call to say that its device was lost.
+    /// Expects that the call fails with the error of a lost device.
     template <class Call>
     static void expect_lost(Call&& call) {
         try {

@@ -1,4 +1,5 @@
-// A device that is unplugged: its work completes, calls on it are refused, everything else goes on.
+// Tests a device that is unplugged: its requests complete, calls on the device are refused, and the other device still
+// works.
 #include <atomic>
 #include <future>
 #include <set>
@@ -11,8 +12,7 @@
 #include "pollcore/attach_server.hpp"
 #include "removal_fixture.hpp"
 
-// The kernel has let go of the device, so it answers each destroy command with EIO, and then the libraries free
-// nothing.
+// The kernel has released the device, so it answers each destroy command with EIO. The libraries then free nothing.
 extern "C" const char* __lsan_default_suppressions() {
     return "leak:libmlx5\nleak:libibverbs\n";
 }
@@ -46,7 +46,7 @@ TEST_F(Removal, CompletesEveryRequestInFlightInOrder) {
     }
     EXPECT_EQ(session.try_submit(write(first, 1)), Refusal::qp_in_error);
     EXPECT_EQ(session.try_submit(recv(first, 2)), Refusal::qp_in_error);
-    expect_rest_goes_on();
+    expect_others_go_on();
 }
 
 TEST_F(Removal, WhileIdleRefusesWhatIsAskedOfTheDevice) {
@@ -63,12 +63,12 @@ TEST_F(Removal, WhileIdleRefusesWhatIsAskedOfTheDevice) {
     expect_lost([&] { first.a.connect(QpInfo{}); });
     expect_lost([&] { first.a.connect(unplugged.address + ":1"); });
     expect_lost([&] { first.a.reset(); });
-    first.a.disconnect();  // does nothing any more, and is no error
+    first.a.disconnect();  // does nothing, and is no error
     EXPECT_TRUE(first.a.disconnected());
     EXPECT_TRUE(first.a.close());
     first.memory.deregister();
     EXPECT_TRUE(first.b.close());
-    expect_rest_goes_on();
+    expect_others_go_on();
 }
 
 // Each atomic that was carried out has a CQE, and the runtime delivers it.
@@ -121,7 +121,7 @@ TEST_F(Removal, UnderTrafficDeliversWhatWasDone) {
     EXPECT_EQ(second.counter(), elsewhere);
     EXPECT_EQ(session.cause(first.a.handle()), Status::device_removed);
     expect_told();
-    expect_rest_goes_on();
+    expect_others_go_on();
 }
 
 TEST_F(Removal, WithUnsignaledRequestsAccountsForEach) {
@@ -129,8 +129,8 @@ TEST_F(Removal, WithUnsignaledRequestsAccountsForEach) {
         submit(write(first, tag, 0));
     }
     lose();
-    // It is a matter of chance how many writes the device carries out before. The completions name the others, in
-    // order.
+    // It is a matter of chance how many writes the device carries out before it is unplugged. The completions name the
+    // remaining writes, in order.
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     std::optional<std::uint64_t> last;
     Completion one;
@@ -144,7 +144,7 @@ TEST_F(Removal, WithUnsignaledRequestsAccountsForEach) {
     EXPECT_TRUE(!last || *last == 59u);
     const SessionFigures figures = session.figures();
     EXPECT_EQ(figures.completed + figures.retired, 60u);
-    expect_rest_goes_on();
+    expect_others_go_on();
 }
 
 TEST_F(Removal, WhileStoppingLosesNothing) {
@@ -158,7 +158,7 @@ TEST_F(Removal, WhileStoppingLosesNothing) {
         submit(shared_recv(srq, 200 + tag));
     }
     std::thread unplugging([&] { unplug(); });
-    (void)runtime.stop();  // the event may be seen before or not
+    (void)runtime.stop();  // the runtime may or may not see the event before it stops
     unplugging.join();
     EXPECT_EQ(await(30).size(), 30u);
     EXPECT_EQ(session.figures().in_flight(), 0u);
@@ -197,7 +197,7 @@ TEST_F(Removal, BetweenClosesIsNoErrorOfTheirs) {
             << status_name(completion.status);
     }
     expect_told();
-    expect_rest_goes_on();
+    expect_others_go_on();
 }
 
 // A device at the pace "hand" flushes nothing, so the close waits until the removal.
@@ -216,7 +216,7 @@ TEST_F(Removal, InTheMiddleOfACloseEndsIt) {
     expect_removed(await(10));
     expect_told();
     EXPECT_TRUE(first.b.close());
-    expect_rest_goes_on();
+    expect_others_go_on();
 }
 
 TEST_F(Removal, WhileThingsAreMadeEndsInARefusal) {
@@ -263,7 +263,7 @@ TEST_F(Removal, WhileThingsAreMadeEndsInARefusal) {
     expect_told();
     qps.clear();
     memory.clear();
-    expect_rest_goes_on();
+    expect_others_go_on();
 }
 
 TEST_F(Removal, CompletesTheReceivesOfASharedReceiveQueue) {
@@ -289,7 +289,7 @@ TEST_F(Removal, CompletesTheReceivesOfASharedReceiveQueue) {
     EXPECT_THROW(srq.close(), Error) << "its queue pair still names it";
     EXPECT_TRUE(taker.close());
     srq.close();
-    expect_rest_goes_on();
+    expect_others_go_on();
 }
 
 TEST_F(Removal, EndsReceivePools) {
@@ -333,7 +333,7 @@ TEST_F(Removal, EndsReceivePools) {
     EXPECT_TRUE(from.close());
     pool.close();
     reader.close();
-    expect_rest_goes_on();
+    expect_others_go_on();
 }
 
 TEST_F(Removal, LeavesWindowsAndAddressHandlesToTheirOwners) {
@@ -380,7 +380,7 @@ TEST_F(Removal, LeavesWindowsAndAddressHandlesToTheirOwners) {
     EXPECT_TRUE(to.close());
     EXPECT_TRUE(first.a.close());
     EXPECT_TRUE(first.b.close());
-    expect_rest_goes_on();
+    expect_others_go_on();
 }
 
 // ---- Processes that are attached ----
@@ -428,7 +428,7 @@ TEST_F(Removal, IsToldToAnAttachedProcessAndItsDaemonLivesOn) {
     EXPECT_TRUE(next.open_session().valid());
     EXPECT_TRUE(next.stop());
     EXPECT_TRUE(server.stop(1s));
-    expect_rest_goes_on();
+    expect_others_go_on();
 }
 
 }  // namespace

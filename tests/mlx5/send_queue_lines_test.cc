@@ -1,4 +1,4 @@
-// The place of libmlx5's next WQE, which a worker asks for in advance.
+// Tests the address of libmlx5's next WQE. A worker prefetches this memory.
 #include <array>
 #include <chrono>
 #include <cstring>
@@ -16,7 +16,7 @@ namespace {
 constexpr std::chrono::seconds kPatience{60};  // only ends a test that hangs
 
 TEST(SendQueueLinesTest, TheNextRequestIsWrittenThere) {
-    (void)mlx5_config();  // throws and says what is missing
+    (void)mlx5_config();  // throws if the model is missing, and reports what is missing
     SteppedWorld world({.open = [] { return VerbsDevice::open("mlx5_0", 1); }});
     world.add_session();
     world.add_cq();
@@ -35,7 +35,7 @@ TEST(SendQueueLinesTest, TheNextRequestIsWrittenThere) {
         WorkRequest write = SteppedWorld::write(tag, qp, *memory.mr);
         ASSERT_EQ(world.session().try_submit(write), Refusal::none);
         std::size_t completed = 0;
-        // The model's NIC may run in a thread of its own.
+        // The model's NIC may run in its own thread.
         for (const auto until = std::chrono::steady_clock::now() + kPatience;
              completed == 0 && std::chrono::steady_clock::now() < until; test::give_way()) {
             world.step();
@@ -43,7 +43,7 @@ TEST(SendQueueLinesTest, TheNextRequestIsWrittenThere) {
         }
         ASSERT_EQ(completed, 1u);
         EXPECT_NE(std::memcmp(before.data(), next, before.size()), 0)
-            << "request " << tag << " has another number than what stood there";
+            << "request " << tag << " did not change the bytes at next_block()";
         wrapped = wrapped || lines.next_block() == first;
         EXPECT_TRUE(lines.next_block() == next + SendQueueLines::kBlock || lines.next_block() == first);
         blocks += lines.next_block() != next;

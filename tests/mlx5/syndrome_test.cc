@@ -1,4 +1,5 @@
-// Each error that the HCA can report for a request, and the completion that libmlx5 and the runtime make of it.
+// Tests each error that the HCA can report for a request, and the completion that libmlx5 and the runtime make from the
+// error.
 #include <algorithm>
 #include <atomic>
 #include <span>
@@ -74,8 +75,9 @@ protected:
         EXPECT_EQ(completion.vendor_err, std::uint32_t{kVendor});
     }
 
-    /// Submits `burst` to a, with tags from 0; the request at `place` fails. Expects the completions, in order, of the
-    /// signaled requests before it, of itself, and of all requests behind it. Returns what b receives meanwhile.
+    /// Submits `burst` to a, with tags from 0; the request at `place` fails. Expects, in order, the completions of the
+    /// signaled requests before that request, of the request itself, and of all later requests. Returns the completions
+    /// of b's receives.
     std::vector<Completion> expect_burst_ends_at(std::uint32_t place, std::span<const WorkRequest> burst,
                                                  const Syndrome& syndrome, std::size_t receives = 0) {
         const SessionFigures before = session.figures();
@@ -139,7 +141,7 @@ protected:
         }
         return all;
     }
-    /// `answered`: the sender is told that its peer failed.
+    /// If `answered` is true, the sender has learned that its peer failed.
     static void expect_sent(const std::vector<Completion>& sent, std::uint32_t place, bool answered) {
         ASSERT_EQ(sent.size(), kBurst);
         for (std::uint32_t i = 0; i < kBurst; ++i) {
@@ -158,7 +160,7 @@ protected:
         WorkRequest last = on(b, rdma(Opcode::rdma_write, 303, 1, 0));
         last.remote_addr = remote.addr() + kBytes - 1;
         submit(last);
-        // Acquire: the device writes it.
+        // Acquire, because the device writes this byte.
         until([&] {
             return std::atomic_ref(remote.data()[kBytes - 1]).load(std::memory_order_acquire) == local.data()[0];
         });
@@ -275,7 +277,7 @@ TEST_F(Syndromes, OfASendEndWhatWaitsForCredits) {
         submit_receives(b, 100, 2);
         submit(send(0, 8));
         EXPECT_EQ(await(2).size(), 2u);
-        // The first send fails, or a message of the runtime's own before it.
+        // The first send fails, or an earlier message that the runtime itself sends.
         Model::fail_send(a.qp_num(), 0, syndrome.of_device, kVendor);
         submit(sends());
         const auto sent = of(await(kBurst), a.handle(), false);
@@ -350,7 +352,7 @@ TEST_F(Syndromes, OfAReceiveLeaveASharedReceiveQueueToTheOthers) {
         expect_failed_by_device(received[place], 100 + place, syndrome.told, true);
         EXPECT_EQ(session.cause(b.handle()), syndrome.told);
         until([&] { return told(EventType::qp_last_wqe_reached) > last_wqes; });
-        // The other pair gets the SRQ's next receive.
+        // The other pair takes the SRQ's next receive.
         submit(on(c, send(200, 8)));
         for (const Completion& completion : await(2)) {
             EXPECT_EQ(completion.status, Status::success);

@@ -1,4 +1,4 @@
-// Everything that can fail on the HCA, at random: each request ends once.
+// Causes all faults of the HCA at random, and checks that each request ends exactly once.
 #include <map>
 #include <random>
 

@@ -1,5 +1,5 @@
-// A wire that loses requests and answers and repeats requests, and a port that goes down: each request is carried out
-// once, or its sender is told that nobody answers.
+// Tests a wire that loses requests and answers and repeats requests, and a port that goes down. Each request is carried
+// out once, or completes with the error that nobody answers.
 #include <atomic>
 #include <thread>
 
@@ -17,7 +17,7 @@ protected:
     ~Wire() override { Model::on_the_wire(0, 0, 0, 1); }
 
     [[nodiscard]] std::uint64_t& counter() { return *reinterpret_cast<std::uint64_t*>(remote.data() + 4096); }
-    /// The value that it fetches goes to a place of its own in `local`.
+    /// Each request writes the value that it fetches to its own place in `local`.
     [[nodiscard]] WorkRequest fetch_and_add(std::uint64_t tag) const {
         WorkRequest request = rdma(Opcode::atomic_fetch_and_add, tag, 8);
         request.sge = local_sge(8, 4096 + tag * 8);
@@ -28,8 +28,8 @@ protected:
     [[nodiscard]] std::uint64_t found(std::uint64_t tag) const {
         return *reinterpret_cast<const std::uint64_t*>(local.data() + 4096 + tag * 8);
     }
-    /// Submits messages with atomics between them, and calls `fate` before each burst. Expects all to arrive once and
-    /// in order.
+    /// Submits messages with atomics between them, and calls `fate` before each burst. Expects that all messages and
+    /// atomics are carried out once and in order.
     template <class Fate>
     void expect_carried_out_once(std::uint64_t messages, Fate fate) {
         counter() = 0;

@@ -1,4 +1,4 @@
-// Formats and rules: Mellanox Adapters Programmer's Reference Manual, "Completion Queues", as far as libmlx5 has them.
+// Formats and rules: Mellanox Adapters Programmer's Reference Manual, "Completion Queues", as far as libmlx5 uses them.
 #include "completion_queue.hpp"
 
 #include <endian.h>
@@ -39,7 +39,7 @@ CompletionQueue::CompletionQueue(UverbsFile* file, std::uint32_t number, std::ui
         require(*last_byte(memory.entries, memory.entry_size, i) >> 4 == MLX5_CQE_INVALID,
                 "CQ {:#x}: entry {} was not given to the hardware", number, i);
     }
-    // libmlx5 writes 0 there before it hands over the CQ, and never reads it. A 0 would count as an arming.
+    // libmlx5 writes 0 to this field before it creates the CQ, and never reads the field. A 0 would count as an arming.
     memory_.doorbells[kArm] = kNeverArmed;
 }
 
@@ -71,7 +71,7 @@ void CompletionQueue::write(mlx5_cqe64 cqe, const void* payload, std::uint32_t b
         std::memcpy(&cqe, payload, bytes);
         cqe.op_own |= MLX5_INLINE_SCATTER_32;
     }
-    // An error CQE has its syndromes where others have the time.
+    // An error CQE has its syndromes in the place where other CQEs have the time.
     if (cqe.op_own >> 4 != MLX5_CQE_REQ_ERR && cqe.op_own >> 4 != MLX5_CQE_RESP_ERR) {
         cqe.timestamp = htobe64(now_ns);
     }

@@ -1,4 +1,4 @@
-// A completion queue as the NIC has it: where the next CQE goes, what was armed.
+// The NIC's state of a completion queue: the place of the next CQE, and whether the CQ is armed.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@ namespace mlx5_model {
 
 class UverbsFile;
 
-/// The memory that CREATE_CQ hands over.
+/// The memory that CREATE_CQ passes to the kernel.
 struct CompletionQueueMemory {
     std::uint8_t* entries = nullptr;
-    volatile std::uint32_t* doorbells = nullptr;  ///< consumer index, arming; big endian
+    volatile std::uint32_t* doorbells = nullptr;  ///< consumer index and arming, both big endian
     std::uint32_t entry_size = 64;
     std::uint32_t entry_count = 0;
 };
 
-/// Not thread-safe: the fabric's lock is held.
+/// Not thread-safe: callers hold the fabric's lock.
 class CompletionQueue {
 public:
     CompletionQueue(UverbsFile* file, std::uint32_t number, std::uint64_t user_handle,
@@ -28,7 +28,7 @@ public:
 
     [[nodiscard]] UverbsFile* file() const noexcept { return file_; }
     [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
-    /// Bytes that may be put into a CQE instead of memory.
+    /// Most payload bytes that a CQE can hold, instead of the receiver's memory.
     [[nodiscard]] std::uint32_t scatter_max() const noexcept { return memory_.entry_size == 128 ? 64 : 32; }
 
     /// Writes `cqe` to the queue; adds the owner bit, the solicited bit and, unless it reports an error, the time.
@@ -38,11 +38,11 @@ public:
     /// Puts the CQ into the state that an overrun causes.
     void lose();
     [[nodiscard]] bool lost() const noexcept { return lost_; }
-    /// Puts an event into the channel if the CQ is armed for a CQE that has come.
+    /// Puts an event into the channel if the CQ is armed and a CQE has come for which it is armed.
     void fire(std::uint64_t now_ns);
     void moderate(std::uint16_t count, std::uint16_t period_us) noexcept;
 
-    /// How many events of the CQ were read. forget_events() takes back the others, before the CQ is destroyed.
+    /// Numbers of events of the CQ that were read. forget_events() drops the unread events, before the CQ is destroyed.
     struct Read {
         std::uint32_t completion_events = 0;
         std::uint32_t async_events = 0;
@@ -60,9 +60,9 @@ private:
     Reported completion_events_ = none_reported();
     Reported async_events_ = none_reported();
     std::uint32_t producer_index_ = 0;
-    std::uint32_t solicited_index_ = 0;  // behind the last solicited CQE
+    std::uint32_t solicited_index_ = 0;  // index after the last solicited CQE
     std::uint32_t fired_sequence_ = ~0u;
-    std::uint64_t waiting_since_ns_ = 0;  // time of the first CQE that no event has announced; 0: none
+    std::uint64_t waiting_since_ns_ = 0;  // time of the first CQE that no event has announced; 0: there is none
     std::uint16_t moderation_count_ = 0;
     std::uint16_t moderation_period_us_ = 0;
     bool lost_ = false;

@@ -52,7 +52,7 @@ protected:
         cqe.op_own = MLX5_CQE_RESP_SEND << 4;
         cq.write(cqe, nullptr, 0, solicited, now);
     }
-    /// Reads all events of the channel; returns how many there were.
+    /// Reads all events of the channel, and returns their number.
     int events() {
         int count = 0;
         std::uint64_t handle = 0;

@@ -29,7 +29,8 @@ const DeviceFacts* device_at(std::string_view path) {
 }  // namespace
 
 std::optional<dev_t> device_file(const char* path) {
-    // Nearly all paths end here, before any lookup: the process may be too young for one.
+    // Nearly all paths end here, before any lookup, because a lookup may not yet be possible early in the life of a
+    // process.
     if (path == nullptr || std::strncmp(path, kDirectory.data(), kDirectory.size()) != 0) {
         return std::nullopt;
     }

@@ -1,4 +1,4 @@
-// The files under /dev/infiniband that the model stands for, and the sysfs tree that leads the libraries to them.
+// The files under /dev/infiniband that the model replaces, and the sysfs tree that leads the libraries to these files.
 #pragma once
 
 #include <sys/types.h>

@@ -1,4 +1,4 @@
-// The device's limits, about those of a ConnectX-6.
+// The device's limits, similar to the limits of a ConnectX-6.
 #pragma once
 
 #include <endian.h>
@@ -25,7 +25,7 @@ inline constexpr std::uint32_t kPdsMax = 65536;
 inline constexpr std::uint16_t kModerationCountMax = 65535;
 inline constexpr std::uint16_t kModerationPeriodMax = 4095;
 inline constexpr std::uint64_t kTimestampMask = 0x7fffffffffffffff;  // as in mlx5_ib
-inline constexpr std::uint64_t kCoreClockKhz = 1'000'000;            // CQEs have their time in nanoseconds
+inline constexpr std::uint64_t kCoreClockKhz = 1'000'000;            // the time in a CQE is in nanoseconds
 
 inline ib_uverbs_query_device_resp device_limits(const DeviceFacts& device) {
     ib_uverbs_query_device_resp limits{};

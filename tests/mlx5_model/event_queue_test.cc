@@ -30,7 +30,7 @@ protected:
         pollfd one{queue->descriptor(), POLLIN, 0};
         return ::poll(&one, 1, 0) == 1;
     }
-    // Reads the descriptor, as the libraries do. 0 if there is no record.
+    // Reads the descriptor, as the libraries do. Returns 0 if there is no record.
     [[nodiscard]] int next() const {
         int value = 0;
         return ::read(queue->descriptor(), &value, sizeof value) == sizeof value ? value : 0;
@@ -135,7 +135,8 @@ TEST_F(EventQueueTest, AClosedOneTouchesItsNumberNoMore) {
     close();
     int pair[2];
     ASSERT_EQ(::pipe2(pair, O_NONBLOCK), 0);
-    // Another file gets the number: the writing end of a pipe, so any write to it could be read below.
+    // Another file gets the descriptor's number: the writing end of a pipe. The test reads the pipe below, to notice
+    // any write to that number.
     ASSERT_TRUE(pair[0] == number || ::dup2(pair[1], number) == number);
     queue->push(2, reported);
     EXPECT_EQ(queue->forget(reported), 0u);

@@ -10,28 +10,29 @@
 namespace mlx5_model {
 
 /// The calls on one descriptor, as the kernel's driver would answer them. Each returns 0 or more, or -errno.
-/// Called by any thread; a file has its own lock.
+/// Any thread may call; each file has its own lock.
 class File {
 public:
     virtual ~File() = default;
-    /// Changes what fstat(2) says of the underlying descriptor.
+    /// Changes the result of fstat(2) on the underlying descriptor.
     virtual void describe(struct stat&) const {}
     virtual long ioctl(unsigned long request, void* argument);
     virtual long read(void* to, std::size_t size);
     virtual long write(const void* from, std::size_t size);
-    /// The descriptor was closed: everything made through it is taken back, as the kernel does. No other call follows.
+    /// Called when the descriptor was closed: releases everything that was made through the descriptor, as the kernel
+    /// does. No other call follows.
     virtual void closed() {}
 };
 
-/// From now on calls on `descriptor` go to `file`, until the descriptor is closed.
+/// From now on, calls on `descriptor` go to `file`, until the descriptor is closed.
 void attach(int descriptor, std::shared_ptr<File> file);
 /// The file behind `descriptor`. Null if the descriptor is not the model's; this check takes no lock.
 std::shared_ptr<File> attached(int descriptor);
-/// Returns the file, like attached(), and gives the descriptor up. Also null in a child that inherited the descriptor
-/// by fork(2).
+/// Returns the file, as attached() does, and ends its connection with the descriptor. Returns null also in a child that
+/// inherited the descriptor by fork(2).
 std::shared_ptr<File> detach(int descriptor);
 
-/// The C library's own functions, past the model.
+/// The C library's own functions, which bypass the model.
 namespace libc {
 int open(const char* path, int flags, mode_t mode = 0);
 int close(int descriptor);

@@ -17,8 +17,8 @@ EventQueue::EventQueue() : descriptor_(::eventfd(0, EFD_CLOEXEC)) {
     }
 }
 
-// The descriptor is readable as long as there is something to take. make_readable() and make_unreadable() are called
-// with the lock held, so they never block.
+// The descriptor is readable as long as there is a record to take, or after end(). make_readable() and
+// make_unreadable() are called with the lock held, so they never block.
 void EventQueue::make_readable() {
     const std::uint64_t one = 1;
     (void)libc::write(descriptor_, &one, sizeof one);

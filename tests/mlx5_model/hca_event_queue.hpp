@@ -1,5 +1,5 @@
-// Records that the kernel hands out one by one when a descriptor is read: completion channels, asynchronous events, and
-// rdma_cm's.
+// Queues of records that a program reads one by one from a descriptor of the kernel: the events of completion channels,
+// of devices, and of rdma_cm.
 #pragma once
 
 #include <atomic>
@@ -14,23 +14,23 @@
 
 namespace mlx5_model {
 
-/// How many records about one object were read. The kernel reports it when the object is destroyed, and the libraries
-/// wait until the program has acknowledged as many.
+/// Number of records about one object that were read. The kernel reports this number when the object is destroyed. The
+/// libraries then wait until the program has acknowledged this many records.
 using Reported = std::shared_ptr<std::atomic<std::uint32_t>>;
 inline Reported none_reported() {
     return std::make_shared<std::atomic<std::uint32_t>>(0);
 }
 
-/// The descriptor is an eventfd that is readable as long as there are records, so poll(2) and the descriptor's flags
-/// are the kernel's own.
+/// The descriptor is an eventfd that is readable as long as there are records, so the kernel itself implements poll(2)
+/// and the descriptor's flags.
 class EventQueue : public File {
 public:
     using Record = std::vector<std::uint8_t>;
 
-    /// Throws std::system_error when there is no descriptor left.
+    /// Throws std::system_error if there is no free descriptor.
     EventQueue();
 
-    /// Owned by the program that it is given to, as descriptors are.
+    /// The program that gets the descriptor owns and closes it.
     [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
     /// `reported` is incremented when the record is read.
     void push(const void* record, std::size_t size, Reported reported = nullptr);
@@ -38,7 +38,7 @@ public:
     void push(const Event& event, Reported reported = nullptr) {
         push(&event, sizeof event, std::move(reported));
     }
-    /// Drops the unread records of one object; returns how many.
+    /// Drops the unread records of one object, and returns their number.
     std::size_t forget(const Reported& reported);
     void forget_all();
     /// From now on a read of an empty queue fails with EIO, as after the removal of a device.
@@ -48,7 +48,7 @@ public:
 
     /// Reads one record, cut to `size`.
     long read(void* to, std::size_t size) override;
-    /// Objects may still hold the queue afterwards, and another file may get the descriptor's number.
+    /// Afterwards objects may still hold the queue, although another file may get the descriptor's number.
     void closed() override;
 
 private:

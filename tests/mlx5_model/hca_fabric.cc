@@ -112,12 +112,12 @@ void Hca::remove() {
 
 void Hca::count_rnr_nak() {
     ++rnr_naks_;
-    // Both ends are in this process: the one that sends the NAK and the one that gets it.
+    // Both ends are in this process: the end that sends the NAK and the end that receives it.
     set_counter(facts_, "out_of_buffer", rnr_naks_);
     set_counter(facts_, "rnr_nak_retry_err", rnr_naks_);
 }
 
-// ---- All of them ----
+// ---- All devices ----
 
 Fabric& Fabric::get() {
     static auto* one = new Fabric;
@@ -223,8 +223,8 @@ void Fabric::start_or_end_thread() {
     }
 }
 
-// A NIC takes no CPU, so this thread sleeps between its moves. With sched_yield(2) instead, this thread and workers
-// that yield as well can keep everything else from a CPU for minutes (seen on Linux 6.18).
+// A real NIC takes no CPU time, so this thread sleeps between its steps. With sched_yield(2) instead, this thread and
+// workers that also yield can keep all other threads from a CPU for minutes (seen on Linux 6.18).
 void Fabric::run() {
     constexpr std::chrono::microseconds kAfterWork{2};
     constexpr std::chrono::microseconds kWhenIdle{20};

@@ -1,4 +1,4 @@
-// The devices there are, the objects on each, and the wire between them.
+// The devices, the objects on each device, and the wire between the devices.
 #pragma once
 
 #include <atomic>
@@ -29,8 +29,8 @@ struct DeviceFacts {
     std::string file;  ///< /dev/infiniband/uverbs0
     unsigned minor = 0;
     std::uint64_t node_guid = 0;  ///< in network byte order
-    std::uint32_t address = 0;    ///< IPv4, in network byte order: 127.0.0.1 and following
-    ibv_gid gid{};                ///< both entries of its GID table, RoCE v1 and v2
+    std::uint32_t address = 0;    ///< IPv4, in network byte order: 127.0.0.1, 127.0.0.2 and so on
+    ibv_gid gid{};                ///< in both entries of the GID table, for RoCE v1 and v2
 };
 
 /// As many devices as MLX5_MODEL_DEVICES says; one if it is not set.
@@ -38,7 +38,7 @@ const std::vector<DeviceFacts>& devices();
 
 std::uint64_t now_ns();
 
-/// A device. Not thread-safe: the fabric's lock is held.
+/// A device. Not thread-safe: callers hold the fabric's lock.
 class Hca {
 public:
     static constexpr std::uint8_t kReadsMax = 16;
@@ -54,7 +54,7 @@ public:
 
     void add(UverbsFile* file) { files_.push_back(file); }
     void drop(UverbsFile* file) { std::erase(files_, file); }
-    /// A change raises an event in each open file.
+    /// If the state changes, raises an event in each open file.
     void set_port(bool up);
     /// Unplugs the device: each open file gets an event, and answers with EIO from now on.
     void remove();
@@ -72,14 +72,14 @@ private:
     std::uint64_t rnr_naks_ = 0;
 };
 
-/// What moves the NIC.
+/// What runs the NIC.
 enum class Pace : std::uint8_t {
     by_hand,   ///< the caller of step() and serve()
     by_polls,  ///< each poll of a completion queue
     by_thread  ///< a thread of the fabric
 };
 
-/// "hand", "poll" or "thread"; aborts on another.
+/// `name` is "hand", "poll" or "thread". Aborts if it is another.
 Pace pace_of(std::string_view name);
 
 /// All devices of this process. Every access to them requires `lock`.
@@ -91,7 +91,7 @@ public:
     [[nodiscard]] Hca* hca(const std::string& name);
     [[nodiscard]] const std::vector<std::unique_ptr<Hca>>& hcas() const noexcept { return hcas_; }
     [[nodiscard]] bool knows(const ibv_gid& gid) const;
-    /// Null if the device does not exist or has no such queue pair.
+    /// Returns null if the device does not exist or has no such queue pair.
     [[nodiscard]] QueuePair* find(const ibv_gid& gid, std::uint32_t qpn) const;
 
     std::uint32_t new_number() { return next_number_++; }
@@ -102,18 +102,19 @@ public:
     [[nodiscard]] QueuePair* qp(std::uint32_t number) const;
     [[nodiscard]] CompletionQueue* cq(std::uint32_t number) const;
 
-    /// Each queue pair carries out at most `most` sends, then armed CQs put events into their channels. Returns how
-    /// many sends ended. Call with the lock held.
+    /// Each queue pair carries out at most `most` sends. Then armed CQs put events into their channels. Returns the
+    /// number of sends that ended. Call with the lock held.
     int step(int most);
-    /// Carries out at most `most` sends of one queue pair and touches nothing else. Returns how many ended.
+    /// Carries out at most `most` sends of one queue pair and touches nothing else. Returns the number of sends that
+    /// ended.
     int serve(std::uint32_t qpn, int most);
 
     [[nodiscard]] Pace pace() const noexcept { return pace_.load(std::memory_order_relaxed); }
     /// MLX5_MODEL=hand, poll or thread in the environment sets the initial pace; by_polls if it is not set.
     void set_pace(Pace pace);
-    /// A file was opened: starts the thread if the pace is by_thread. Call without the lock.
+    /// Call after a file was opened, without the lock. Starts the thread if the pace is by_thread.
     void opened();
-    /// A file was closed: the thread ends with the last file. Call without the lock.
+    /// Call after a file was closed, without the lock. Ends the thread with the last file.
     void closed();
 
     std::mutex lock;

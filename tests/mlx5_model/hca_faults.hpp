@@ -1,4 +1,4 @@
-// Faults on purpose: on the wire, and in the sends and receives of a queue pair.
+// Planned faults: on the wire, and in the sends and receives of a queue pair.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace mlx5_model {
 
-/// What becomes of a request on its way.
+/// What happens to a request on the wire.
 enum class Fate : std::uint8_t { arrives, is_lost, answer_is_lost, arrives_twice };
 
-/// How many of 1024 requests meet each fault.
+/// Number of requests in 1024 that meet each fault.
 struct WireFaults {
     std::uint32_t requests_lost = 0;
     std::uint32_t answers_lost = 0;
@@ -24,20 +24,21 @@ struct PlannedError {
     std::uint8_t vendor_syndrome = 0;
 };
 
-/// Not thread-safe: the fabric's lock is held.
+/// Not thread-safe: callers hold the fabric's lock.
 class FaultPlan {
 public:
-    /// Random faults, until the next call. MLX5_MODEL_LOSS=requests,answers,repeated[,seed] in the environment sets the
-    /// initial ones.
+    /// Sets the rates of random faults, until the next call. MLX5_MODEL_LOSS=requests,answers,repeated[,seed] in the
+    /// environment sets the initial rates.
     void on_the_wire(const WireFaults& faults);
-    /// The next `count` requests of a queue pair meet `fate`; random faults start again after them. Replaces an earlier
-    /// plan for the queue pair.
+    /// The next `count` requests of a queue pair meet `fate`; after these requests random faults start again. Replaces
+    /// an earlier plan for the queue pair.
     void meet(std::uint32_t qpn, Fate fate, std::uint32_t count);
-    /// The next `after` sends, or receives, of a queue pair go on as usual; the one behind them ends with this error.
+    /// The next `after` sends, or receives, of a queue pair go on as usual; the next one ends with this error.
     void fail_send(std::uint32_t qpn, std::uint32_t after, PlannedError error);
     void fail_receive(std::uint32_t qpn, std::uint32_t after, PlannedError error);
 
-    /// Random faults spare unreliable queue pairs, since nobody would repeat their requests.
+    /// The fate of the queue pair's next request. Random faults spare unreliable queue pairs, because nobody would
+    /// repeat their requests.
     [[nodiscard]] Fate next_fate(std::uint32_t qpn, bool reliable);
     [[nodiscard]] std::optional<PlannedError> next_send_error(std::uint32_t qpn) { return next(send_errors_, qpn); }
     [[nodiscard]] std::optional<PlannedError> next_receive_error(std::uint32_t qpn) {

@@ -90,7 +90,7 @@ int QueuePair::check(const ib_uverbs_modify_qp& request, ibv_qp_state to) const 
         }
         ibv_gid to_gid;
         std::memcpy(to_gid.raw, request.dest.dgid, sizeof to_gid.raw);
-        // The kernel would ask for the neighbour's address, for a second or so.
+        // The kernel would try for about a second to resolve the neighbour's address.
         if (!hca.fabric().knows(to_gid)) {
             return EHOSTUNREACH;
         }

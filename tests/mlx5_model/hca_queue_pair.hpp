@@ -1,4 +1,4 @@
-// A queue pair as the NIC has it: its state and attributes, the sends that it carries out, the requests that it
+// The NIC's part of a queue pair: its state and attributes, the sends that it carries out, and the requests that it
 // answers.
 #pragma once
 
@@ -41,16 +41,16 @@ private:
     int count_ = 0;
     std::uint64_t total_ = 0;
 };
-/// Copies as many bytes as both have.
+/// Copies bytes from `from` to `to`, up to the length of the shorter one.
 void copy(const Pieces& to, const Pieces& from);
 
 /// A message on the wire.
 struct Request {
     const SendWqe& wqe;
-    const Pieces& payload;  ///< the data that it carries; for reads and atomics: where the answer goes
+    const Pieces& payload;  ///< the message's data; for reads and atomics: the memory that takes the answer
     const ibv_gid& source_gid;
     std::uint32_t source_qpn = 0;
-    std::uint32_t sequence = 0;  ///< counts messages from the PSN on
+    std::uint32_t sequence = 0;  ///< PSN of the message; each message takes one PSN
 };
 
 struct Answer {
@@ -86,7 +86,7 @@ struct QpAttributes {
     std::uint8_t rnr_retry = 0;
 };
 
-/// Not thread-safe: the fabric's lock is held.
+/// Not thread-safe: callers hold the fabric's lock.
 class QueuePair {
 public:
     struct Facts {
@@ -119,10 +119,10 @@ public:
     /// Carries out MODIFY_QP. Returns 0 or the error with which the kernel would refuse it.
     int modify(const ib_uverbs_modify_qp& request);
     void query(ib_uverbs_query_qp_resp& response) const;
-    /// Drops the unread asynchronous events of the queue pair; returns how many were read.
+    /// Drops the unread asynchronous events of the queue pair. Returns the number of events that were read.
     std::uint32_t forget_events();
 
-    /// Carries out at most `most` send WQEs; returns how many ended.
+    /// Carries out at most `most` send WQEs. Returns the number of WQEs that ended.
     int serve(int most, std::uint64_t now_ns);
     Answer answer(const Request& request, std::uint64_t now_ns);
     void raise(ibv_event_type type);
@@ -178,9 +178,9 @@ private:
     // The requester's state.
     std::uint32_t next_sequence_ = 0;
     std::uint64_t wait_until_ns_ = 0;
-    std::uint32_t silences_ = 0;                 // tries without an answer, in a row
-    std::uint32_t rnr_naks_ = 0;                 // RNR NAKs, in a row
-    alignas(64) std::uint8_t answer_bytes_[64];  // a small answer, which goes into the CQE
+    std::uint32_t silences_ = 0;                 // consecutive tries without an answer
+    std::uint32_t rnr_naks_ = 0;                 // consecutive RNR NAKs
+    alignas(64) std::uint8_t answer_bytes_[64];  // a small answer, which is written into the CQE
     std::uint32_t answer_size_ = 0;
 
     // The responder's state.

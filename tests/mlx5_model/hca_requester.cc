@@ -1,4 +1,5 @@
-// How a queue pair sends: in order, with the retries of InfiniBand Architecture Specification 1.4, 9.7.5.2 and 9.9.2.
+// Sends the requests of a queue pair in order, with the retries of InfiniBand Architecture Specification 1.4, 9.7.5.2
+// and 9.9.2.
 #include <endian.h>
 
 #include <algorithm>
@@ -137,7 +138,7 @@ QueuePair::Outcome QueuePair::ask(const SendWqe& wqe, const Pieces& local, std::
             to->answer(request, now_ns);
         }
         // A refusal is never lost: the responder is in error afterwards and does not answer again, so a requester that
-        // missed the refusal would take it for a peer that is gone.
+        // missed the refusal would believe that its peer is gone.
         if (fate == Fate::answer_is_lost && answer.kind == Answer::Kind::acknowledged) {
             answer = {};
         }

@@ -1,4 +1,4 @@
-// How a queue pair answers: InfiniBand Architecture Specification 1.4, 9.7.4, 9.7.5.1 and 11.6.2.
+// Answers the requests of a queue pair's peer, by InfiniBand Architecture Specification 1.4, 9.7.4, 9.7.5.1 and 11.6.2.
 #include <endian.h>
 
 #include <algorithm>
@@ -148,7 +148,8 @@ Answer QueuePair::answer_send(const Request& request, std::uint64_t now_ns) {
     }
 }
 
-// A receive that cannot take its message is its owner's mistake, so a queue pair of any type enters the error state.
+// If a receive cannot take its message, the program that posted the receive is at fault. So a queue pair of any type
+// enters the error state.
 QueuePair::Receipt QueuePair::receive(const Request& request, std::uint8_t cqe_opcode, std::uint64_t now_ns) {
     const bool datagram = facts_.type == IBV_QPT_UD;
     const std::optional<Receive> receive = take_receive();
@@ -215,7 +216,7 @@ QueuePair::Receipt QueuePair::receive(const Request& request, std::uint8_t cqe_o
     }
     if (cqe_opcode == MLX5_CQE_RESP_SEND_INV &&
         !facts_.hca->keys.invalidate(be32toh(request.wqe.immediate), facts_.pd, facts_.number)) {
-        // The message is complete, so its sender gets an acknowledgement; only this side learns of the wrong key.
+        // The message is complete, so its sender gets an acknowledgement; only the receiver learns of the wrong key.
         fail_receive(*receive, MLX5_CQE_SYNDROME_REMOTE_INVAL_REQ_ERR, now_ns);
         enter_error(now_ns);
         return Receipt::delivered;

@@ -1,4 +1,4 @@
-// Formats: Mellanox Adapters Programmer's Reference Manual, "Send Queue", as far as libmlx5 has them in mlx5dv.h.
+// Formats: Mellanox Adapters Programmer's Reference Manual, "Send Queue", as far as they are in libmlx5's mlx5dv.h.
 #include "hca_send_queue.hpp"
 
 #include <endian.h>
@@ -283,8 +283,8 @@ void SendQueue::read(std::uint16_t posted) {
             wqe.length());
 }
 
-// The doorbell is the first 8 bytes of the last WQE, alone or, with BlueFlame, with the rest of it. libmlx5 alternates
-// between two places of a page, so only the last two doorbells of all queue pairs on a page can be seen.
+// A doorbell writes the first 8 bytes of the last WQE; with BlueFlame, the whole WQE. libmlx5 alternates between two
+// places of a page, so only the last two doorbells of all queue pairs on a page can be seen.
 void SendQueue::look_for_doorbell(std::uint16_t posted) {
     if (memory_.uar == nullptr) {
         return;

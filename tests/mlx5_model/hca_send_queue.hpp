@@ -1,4 +1,4 @@
-// Reads send WQEs as the NIC does: takes them from the ring, checks them, takes them apart.
+// Reads send WQEs as the NIC does: takes them from the ring, checks them, and decodes their fields.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct SendWqe {
     bool signaled = false;
     bool solicited = false;
     bool fenced = false;
-    std::uint32_t immediate = 0;  ///< as it is in the WQE: network byte order
+    std::uint32_t immediate = 0;  ///< in network byte order, as in the WQE
     std::uint64_t remote_address = 0;
     std::uint32_t rkey = 0;
     std::uint64_t swap_add = 0;
@@ -40,29 +40,31 @@ struct SendWqe {
 
     [[nodiscard]] std::uint64_t length() const noexcept;
     [[nodiscard]] bool takes_receive() const noexcept;
-    [[nodiscard]] bool answers_with_data() const noexcept;  ///< a read or an atomic
+    [[nodiscard]] bool answers_with_data() const noexcept;  ///< true for a read or an atomic
 };
 
-/// The memory that CREATE_QP hands over.
+/// The memory that CREATE_QP passes to the kernel.
 struct SendQueueMemory {
     const std::uint8_t* wqes = nullptr;
     std::uint32_t block_count = 0;
     const volatile std::uint32_t* doorbell = nullptr;
-    const volatile std::uint8_t* uar = nullptr;  ///< the page where doorbells ring; null: not looked at
+    /// the page where doorbells ring; null: the model does not look at doorbells
+    const volatile std::uint8_t* uar = nullptr;
 };
 
 struct DoorbellCounts {
-    std::uint64_t records = 0;    ///< changes of a doorbell record that were seen
-    std::uint64_t rung = 0;       ///< changes whose doorbell is also in the UAR
-    std::uint64_t blueflame = 0;  ///< changes whose whole WQE is in the UAR
+    std::uint64_t records = 0;    ///< changes of the doorbell record that the model has seen
+    std::uint64_t rung = 0;       ///< changes for which the UAR contained the doorbell
+    std::uint64_t blueflame = 0;  ///< changes for which the UAR contained the whole WQE
 };
 
-/// Not thread-safe: the fabric's lock is held. Aborts on a WQE or a doorbell record that hardware would not accept.
+/// Not thread-safe: callers hold the fabric's lock. Aborts on a WQE or a doorbell record that hardware would not
+/// accept.
 class SendQueue {
 public:
     SendQueue(std::uint32_t qpn, ibv_qp_type type, const SendQueueMemory& memory);
 
-    /// The next WQE to carry out; the same one until done() is called. Null if there is none.
+    /// Returns the next WQE to carry out; null if there is none. Returns the same WQE until done() is called.
     const SendWqe* next();
     void done();
     [[nodiscard]] bool empty() const;

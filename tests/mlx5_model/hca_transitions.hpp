@@ -1,4 +1,4 @@
-// Which changes of a queue pair the kernel lets through: its ib_modify_qp_is_ok().
+// The changes of a queue pair that the kernel permits, as in its ib_modify_qp_is_ok().
 #pragma once
 
 #include <infiniband/verbs.h>

@@ -1,6 +1,7 @@
 // The functions of the C library by which libibverbs, libmlx5 and librdmacm reach the kernel. This library is loaded
-// first, so they hide the C library's own functions; they pass on all calls that do not concern the model. With
-// _FILE_OFFSET_BITS the C library's headers would make `open` another name of `open64`, but both are defined here.
+// first, so these functions hide the C library's own functions. They pass on all calls that do not concern the model.
+// _FILE_OFFSET_BITS must not be defined: with it, the C library's headers would make `open` another name of `open64`,
+// but this file defines both.
 #undef _FILE_OFFSET_BITS
 
 #include <dlfcn.h>
@@ -55,7 +56,7 @@ Function* next(const char* name) {
     return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
 }
 
-/// Returns as the wrappers of system calls do: -1 and errno for an error.
+/// Returns a result as the wrappers of system calls do: for an error, sets errno and returns -1.
 long answer(long result) {
     if (result >= 0) {
         return result;
@@ -122,7 +123,7 @@ std::shared_ptr<File> detach(int descriptor) {
     const std::lock_guard guard(table().lock);
     table().ours[static_cast<std::size_t>(descriptor)].store(false, std::memory_order_release);
     auto node = table().files.extract(descriptor);
-    // In a child of fork(2) the descriptor is only a copy: the parent's one keeps the file.
+    // In a child of fork(2) the descriptor is only a copy. The parent's descriptor keeps the file.
     return node.empty() || node.mapped().by != ::getpid() ? nullptr : std::move(node.mapped().file);
 }
 

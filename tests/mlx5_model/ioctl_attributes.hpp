@@ -9,8 +9,8 @@
 
 namespace mlx5_model {
 
-/// A value that a command was given, or nothing. Some of the kernel's structures end with an array without length, so
-/// std::optional cannot hold them.
+/// A value from a command, or nothing. Like std::optional, which cannot hold some of the kernel's structures, because
+/// they end with an array without length.
 template <class Value>
 struct Given {
     bool there = false;
@@ -36,7 +36,8 @@ public:
         const ib_uverbs_attr* attribute = find(id);
         return attribute == nullptr ? 0 : attribute->len;
     }
-    /// Empty if the attribute is missing or shorter than `least` bytes: the kernel refuses such a command.
+    /// Returns an empty value if the attribute is missing or shorter than `least` bytes. The kernel refuses such a
+    /// command.
     template <class Value>
     [[nodiscard]] Given<Value> get(unsigned id, std::size_t least = sizeof(Value)) const {
         Given<Value> given;
@@ -44,14 +45,14 @@ public:
         if (attribute == nullptr || attribute->len < least) {
             return given;
         }
-        // A value that fits into the attribute is stored in it; a longer one is pointed to.
+        // A value that fits into the attribute is stored in it. For a longer value the attribute holds a pointer.
         const void* from = attribute->len <= sizeof attribute->data ? &attribute->data
                                                                     : reinterpret_cast<const void*>(attribute->data);
         std::memcpy(&given.value, from, std::min<std::size_t>(attribute->len, sizeof given.value));
         given.there = true;
         return given;
     }
-    /// Writes as much of the answer as the caller has room for, and zeroes the rest of that room.
+    /// Writes as much of the answer as the caller has room for, and fills the remaining room with zeros.
     template <class Value>
     void put(unsigned id, const Value& value) const {
         ib_uverbs_attr* attribute = find(id);

@@ -9,7 +9,7 @@
 
 namespace mlx5_model {
 
-/// Not thread-safe: the fabric's lock is held.
+/// Not thread-safe: callers hold the fabric's lock.
 class Journal {
 public:
     void watch(bool on) {

@@ -1,4 +1,4 @@
-// Memory keys of one device: regions, and windows onto them.
+// The memory keys of one device: for regions, and for windows onto regions.
 #pragma once
 
 #include <cstddef>
@@ -16,18 +16,18 @@ class UverbsFile;
 struct BindRequest {
     std::uint32_t key = 0;  ///< the window's key before the operation
     bool unbind = false;
-    bool only_if_free = false;  ///< windows of type 2: refused while the window is bound
-    bool only_of_qp = false;    ///< an invalidation: refused unless the window is bound to this queue pair
+    bool only_if_free = false;  ///< for a window of type 2: refuse the bind while the window is bound
+    bool only_of_qp = false;    ///< for an invalidation: refuse it unless the window is bound to this queue pair
     std::uint32_t new_key = 0;  ///< only its low 8 bits count
     std::uint32_t qpn = 0;      ///< 0xffffff: any queue pair
     int access = 0;
-    std::uint64_t start = 0;  ///< the address by which the window is used
+    std::uint64_t start = 0;  ///< the remote address of the window's first byte
     std::uint64_t length = 0;
     std::uint32_t region_key = 0;
     std::uint64_t region_address = 0;
 };
 
-/// Not thread-safe: the fabric's lock is held.
+/// Not thread-safe: callers hold the fabric's lock.
 class MemoryKeys {
 public:
     static constexpr std::uint32_t kAnyQp = 0xffffff;
@@ -37,25 +37,26 @@ public:
         bool window = false;
     };
 
-    /// Adds a key that belongs to `file`; nullopt if there are too many.
+    /// Adds a key that belongs to `file`. Returns nullopt if there are too many keys.
     std::optional<std::uint32_t> add_region(const UverbsFile* file, std::uint32_t pd, std::uint64_t start,
                                             std::uint64_t length, std::uint64_t iova, int access);
     std::optional<std::uint32_t> add_window(const UverbsFile* file, std::uint32_t pd, int type);
-    /// Removes the key with this index. Returns 0, EINVAL, or EBUSY while a window is bound to it.
+    /// Removes the key with this index. Returns 0, EINVAL, or EBUSY while a window is bound to the region.
     int remove(const UverbsFile* file, std::uint32_t index, bool window);
     /// Removes all keys that belong to `file`.
     void remove_all(const UverbsFile* file);
     [[nodiscard]] bool uses(std::uint32_t pd) const;
 
-    /// The place in memory of these bytes. Null if the key does not give a queue pair of this PD and number access to
-    /// them.
+    /// Returns the address in this process of `length` bytes at `address`. Returns null if the key gives a queue pair
+    /// with this PD and number no access to these bytes.
     [[nodiscard]] void* local(std::uint32_t key, std::uint64_t address, std::uint64_t length, std::uint32_t pd,
                               int access) const;
     [[nodiscard]] void* remote(std::uint32_t key, std::uint64_t address, std::uint64_t length, std::uint32_t pd,
                                int access, std::uint32_t qpn) const;
     /// Returns false and changes nothing if hardware would answer with an error.
     bool bind(const BindRequest& request, std::uint32_t pd, std::uint32_t qpn);
-    /// Unbinds a window at the responder, for a send with invalidate. False if hardware would answer with an error.
+    /// Unbinds a window at the responder, for a send with invalidate. Returns false if hardware would answer with an
+    /// error.
     bool invalidate(std::uint32_t key, std::uint32_t pd, std::uint32_t qpn);
 
 private:
@@ -67,7 +68,7 @@ private:
         std::uint64_t length = 0;
         std::uint64_t iova = 0;
         int access = 0;
-        std::uint32_t windows = 0;  // how many are bound to this region
+        std::uint32_t windows = 0;  // number of windows that are bound to this region
         // The members below are used by windows only.
         int window_type = 0;
         bool bound = false;

@@ -26,7 +26,7 @@ void move() {
     Fabric& fabric = Fabric::get();
     if (fabric.pace() == Pace::by_polls) {
         const std::lock_guard guard(fabric.lock);
-        if (fabric.pace() == Pace::by_polls) {  // it may have changed meanwhile
+        if (fabric.pace() == Pace::by_polls) {  // the pace may have changed while this thread waited for the lock
             fabric.step(kStep);
         }
     }
@@ -37,7 +37,7 @@ int poll(ibv_cq* cq, int count, ibv_wc* completions) {
     return poll_of_library.load(std::memory_order_relaxed)(cq, count, completions);
 }
 
-// libmlx5 has several variants of start_poll. A CQ uses one of them, so each variant has a hook of its own.
+// libmlx5 has several variants of start_poll. A CQ uses one of them, so each variant has its own hook.
 template <std::size_t Index>
 int start(ibv_cq_ex* cq, ibv_poll_cq_attr* attributes) {
     move();

@@ -1,14 +1,14 @@
-// Makes polls of CQs move the NIC.
+// Makes polls of CQs run the NIC.
 #pragma once
 
 #include <cstdint>
 
 namespace mlx5_model {
 
-/// From now on polls of the ibv_cq at address `cq` move the NIC first, while the pace is by_polls. libmlx5 fills in a
-/// CQ's functions before it asks the kernel for the CQ. poll_cq is a function of the context, so only the context's
-/// first CQ hooks it: a test may since have put its own hook in front. Returns whether the CQ was hooked: false if the
-/// pace is by_hand.
+/// From now on, while the pace is by_polls, each poll of the ibv_cq at address `cq` first runs the NIC. The hook can
+/// replace the CQ's functions, because libmlx5 fills them in before it asks the kernel for the CQ. poll_cq is a
+/// function of the context and is hooked only for the context's first CQ, because a test may later put its own hook in
+/// front. Returns false, and hooks nothing, if the pace is by_hand.
 bool hook_polls(std::uint64_t cq, bool first_of_context);
 
 }  // namespace mlx5_model

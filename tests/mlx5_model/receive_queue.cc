@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint32_t kLengthMask = 0x7fffffff;
 
-// If a list is shorter than its place, libmlx5 ends it with an invalid key.
+// If a list of segments is shorter than the WQE's room, libmlx5 ends the list with an invalid key.
 void read_segments(Receive& receive, const std::uint8_t* wqe, std::uint32_t bytes, const char* whose,
                    std::uint32_t number) {
     for (std::uint32_t at = 0; at + sizeof(mlx5_wqe_data_seg) <= bytes; at += sizeof(mlx5_wqe_data_seg)) {

@@ -1,4 +1,4 @@
-// Receives as the NIC takes them: a queue pair's own ring, or the list of a shared receive queue.
+// The NIC's view of a receive queue: a queue pair's own ring, or the list of a shared receive queue.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace mlx5_model {
 
 class UverbsFile;
 
-/// A piece of memory, named by a key.
+/// A piece of memory and its key.
 struct DataSegment {
     std::uint32_t length = 0;
     std::uint32_t lkey = 0;
@@ -26,12 +26,13 @@ struct Receive {
     }
 };
 
-/// Not thread-safe: the fabric's lock is held. Aborts on a WQE or a doorbell record that hardware would not accept.
+/// Not thread-safe: callers hold the fabric's lock. Aborts on a WQE or a doorbell record that hardware would not
+/// accept.
 class ReceiveQueue {
 public:
     virtual ~ReceiveQueue() = default;
     [[nodiscard]] virtual std::uint32_t left() const = 0;
-    /// Takes the oldest receive; nullopt if none is left.
+    /// Takes the oldest receive. Returns nullopt if there is none.
     virtual std::optional<Receive> take() = 0;
 };
 
@@ -41,7 +42,7 @@ public:
                      const volatile std::uint32_t* doorbell);
     [[nodiscard]] std::uint32_t left() const override;
     std::optional<Receive> take() override;
-    /// The queue pair is in RESET: libmlx5 begins at 0 again.
+    /// Call when the queue pair enters RESET, because libmlx5 then begins at index 0 again.
     void reset() noexcept { consumed_ = 0; }
 
 private:

@@ -1,4 +1,4 @@
-// Ends a process that has handed the hardware something unacceptable.
+// Ends a process that has given the hardware invalid data.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace mlx5_model {
 
-/// Says on standard error what is wrong and aborts: no error code would reach the code at fault.
+/// Prints the error on standard error and aborts, because no error code would reach the code at fault.
 [[noreturn]] void refuse(const std::string& what);
 
 template <class... Arguments>

@@ -15,7 +15,7 @@ constexpr std::uint32_t kQpn = 0x123;
 constexpr std::uint32_t kBlocks = 8;
 constexpr std::size_t kBlock = 64;
 
-/// A WQE as it lies in memory.
+/// The bytes of a WQE in memory.
 class Wqe {
 public:
     explicit Wqe(std::uint8_t opcode, std::uint16_t index = 0, std::uint8_t flags = 0, std::uint32_t immediate = 0) {
@@ -109,7 +109,7 @@ protected:
     }
     void tell(std::uint32_t count) { record = htobe32(count); }
     SendQueue make(ibv_qp_type type = IBV_QPT_RC) { return {kQpn, type, {bytes, kBlocks, &record, uar}}; }
-    /// Reads `wqe` as the first one of a new queue pair.
+    /// Lets the NIC read `wqe` as the first WQE of a new queue pair.
     void read_one(const Wqe& wqe, ibv_qp_type type = IBV_QPT_RC) {
         SendQueue queue = make(type);
         put(wqe);

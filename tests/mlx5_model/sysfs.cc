@@ -31,8 +31,8 @@ constexpr std::string_view kCounters[] = {"rnr_nak_retry_err", "out_of_buffer"};
 
 constexpr std::string_view kPrefix = "mlx5-model-";
 
-// The name is set at once, since libibverbs reads SYSFS_PATH early. The directory is made when a library looks for
-// devices, and removed at the end of the process, but not by a child that has not called exec.
+// SYSFS_PATH is set at once, because libibverbs reads it early. The directory is made when a library looks for devices.
+// The process removes it at its end; a forked child that has not called exec does not.
 class Tree {
 public:
     Tree();

@@ -21,7 +21,7 @@ struct Row {
     int optional;
 };
 
-// The kernel's qp_state_table, spelt out.
+// The kernel's qp_state_table, row by row.
 constexpr Row kRows[] = {
     {IBV_QPT_RC, IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, 0},
     {IBV_QPT_UC, IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, 0},

@@ -1,4 +1,4 @@
-// The commands of librdmacm, as drivers/infiniband/core/ucma.c of Linux 6.1 takes them.
+// Carries out the commands of librdmacm, as drivers/infiniband/core/ucma.c of Linux 6.1 does.
 #include "ucma.hpp"
 
 #include <sys/stat.h>
@@ -28,7 +28,7 @@ constexpr std::uint8_t kVendorOptionNotSupported = 35;
 constexpr std::uint8_t kConsumerDefined = 28;
 constexpr std::uint32_t kOptionMax = 1u << 22;
 
-/// The part of a command behind its header.
+/// The part of a command after its header.
 struct Input {
     const std::uint8_t* data = nullptr;
     std::size_t size = 0;
@@ -57,7 +57,7 @@ long write_answer(std::uint64_t to, const Answer& answer, std::size_t room = siz
     return copy_out(to, &answer, std::min(room, sizeof answer));
 }
 
-/// Empty if the size does not fit the family.
+/// Returns an empty value if the size does not fit the family.
 template <class Storage>
 std::optional<CmAddress> address(const Storage& storage, std::size_t size) {
     sa_family_t family = 0;
@@ -77,7 +77,7 @@ std::uint32_t index_of(const DeviceFacts& device) {
     return static_cast<std::uint32_t>(&device - devices().data());
 }
 
-/// The GID that RoCE makes of an address.
+/// The GID that RoCE derives from an address.
 ibv_gid gid_of(const CmAddress& address) {
     ibv_gid gid{};
     if (address.family() == AF_INET6) {
@@ -146,7 +146,7 @@ public:
 private:
     using Command = long (CmFile::*)(const Input&);
 
-    /// Whether the identifier must have a device for this.
+    /// Whether the command needs an identifier that has a device.
     enum class Needs { nothing, device };
 
     /// Calls `action` with the identifier, and with the lock held.
@@ -300,8 +300,8 @@ private:
         });
     }
 
-    // The partition is 0 here, since the kernel reads it from an Ethernet broadcast address. Routes have the default
-    // partition.
+    // The partition is 0 in this answer, because the kernel reads the partition from an Ethernet broadcast address.
+    // Routes have the default partition.
     static rdma_ucm_query_addr_resp device_answer(const CmId& id) {
         rdma_ucm_query_addr_resp answer{};
         if (id.device != nullptr) {
@@ -379,7 +379,7 @@ private:
         });
     }
 
-    // Older programs do not know the fields behind `reserved`.
+    // Older programs do not send the fields after `reserved`.
     long connect(const Input& in) {
         rdma_ucm_connect command{};
         if (!read_command(in, command, offsetof(rdma_ucm_connect, ece)) || command.conn_param.valid == 0) {
@@ -545,7 +545,7 @@ private:
         return with_id(command.id, Needs::device, no_multicast);
     }
 
-    // Nothing can be joined, so no group has that number.
+    // No multicast group can be joined, so none has this number.
     long leave_multicast(const Input& in) {
         rdma_ucm_destroy_id command{};
         if (in.room < sizeof(rdma_ucm_destroy_id_resp)) {

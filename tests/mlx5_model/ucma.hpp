@@ -8,7 +8,8 @@ namespace mlx5_model {
 
 /// A new descriptor for librdmacm, or -errno.
 int open_rdma_cm();
-/// Removes the device: each identifier bound to it gets RDMA_CM_EVENT_DEVICE_REMOVAL, and none can bind to it any more.
+/// Removes the device: each identifier bound to the device gets RDMA_CM_EVENT_DEVICE_REMOVAL, and no identifier can
+/// bind to the device any more.
 void remove_from_rdma_cm(const DeviceFacts& device);
 
 }  // namespace mlx5_model

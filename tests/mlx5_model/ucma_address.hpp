@@ -1,4 +1,4 @@
-// Addresses as rdma_cm compares them.
+// Socket addresses, with the comparisons that rdma_cm makes.
 #pragma once
 
 #include <netinet/in.h>
@@ -14,11 +14,11 @@ namespace mlx5_model {
 /// The size of a socket address of this family; 0 for families that rdma_cm does not know.
 std::size_t address_size(sa_family_t family);
 
-/// A socket address of IPv4, IPv6 or InfiniBand; family 0 until there is one.
+/// A socket address of IPv4, IPv6 or InfiniBand. Its family is 0 while it holds no address.
 class CmAddress {
 public:
     CmAddress() = default;
-    /// From a structure that has room for its family's address.
+    /// Copies the address from `from`, a structure that must be as large as its family requires.
     explicit CmAddress(const void* from);
     static CmAddress any(sa_family_t family);
 
@@ -29,13 +29,13 @@ public:
     [[nodiscard]] std::uint16_t port() const;
     void set_port(std::uint16_t port);
     [[nodiscard]] bool is_any() const;
-    /// Whether both are of one host, whatever the ports.
+    /// Whether both addresses belong to one host, whatever the ports.
     [[nodiscard]] bool same_host(const CmAddress& other) const;
-    /// The address of `host`, with this port.
+    /// Returns the address of `host` with the port of this address.
     [[nodiscard]] CmAddress at(const CmAddress& host) const;
-    /// The device's address in the given family; an IPv4-mapped one for IPv6.
+    /// Returns the device's address in the given family; for IPv6, its IPv4-mapped address.
     static CmAddress of(const DeviceFacts& device, sa_family_t family);
-    /// The device with this address, removed or not; null if there is none.
+    /// Returns the device with this address, also if the device was removed; null if there is none.
     [[nodiscard]] const DeviceFacts* device() const;
 
 private:

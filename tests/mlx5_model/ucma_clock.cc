@@ -17,7 +17,7 @@ struct Alarms {
     std::mutex lock;
     std::condition_variable changed;
     std::multimap<Clock::time_point, std::function<void()>> actions;
-    pid_t of_process = 0;  ///< the process in which the thread runs; 0: none
+    pid_t of_process = 0;  ///< the process in which the thread runs; 0: it does not run
 };
 
 // Never destroyed: its thread runs until the process ends.

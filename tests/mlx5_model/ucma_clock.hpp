@@ -6,7 +6,7 @@
 
 namespace mlx5_model {
 
-/// Runs `action` after `delay`, in a thread of its own that the first call starts.
+/// Runs `action` after `delay`, in a separate thread that the first call starts.
 void later(std::chrono::milliseconds delay, std::function<void()> action);
 
 }  // namespace mlx5_model

@@ -1,4 +1,4 @@
-// Both ends of the model's rdma_cm: connections and their ends, datagram services, the removal of a device.
+// Tests both ends of the model's rdma_cm: how connections begin and end, datagram services, the removal of a device.
 #include "ucma_ends.hpp"
 
 namespace mlx5_model {

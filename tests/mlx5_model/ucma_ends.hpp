@@ -1,5 +1,5 @@
-// Two descriptors of rdma_cm between which tests connect. The tests write the commands themselves, since librdmacm
-// sends no wrong ones. Needs three devices (MLX5_MODEL_DEVICES=3), of which the third is removed.
+// Two descriptors of rdma_cm between which tests connect. The tests write the commands themselves, because librdmacm
+// sends no wrong commands. They need three devices (MLX5_MODEL_DEVICES=3), and remove the third.
 #pragma once
 
 #include <fcntl.h>
@@ -73,7 +73,7 @@ inline sockaddr_in6 mapped(std::size_t device, std::uint16_t port = 0) {
     return out;
 }
 
-/// A descriptor of rdma_cm. Its calls return the result of write(2): 0 for success, else the error.
+/// A descriptor of rdma_cm. Its calls return 0 if write(2) succeeds, otherwise the error number.
 class Channel {
 public:
     Channel() : descriptor_(open_rdma_cm()) { EXPECT_GE(descriptor_, 0); }
@@ -186,7 +186,7 @@ public:
         command.conn_param.initiator_depth = 1;
         return this->command(kernel::RDMA_USER_CM_CMD_ACCEPT, command);
     }
-    /// The asking end's command once its queue pair can send.
+    /// The command that the asking end sends after its queue pair can send.
     int ready(std::uint32_t id) const {
         kernel::rdma_ucm_accept command{};
         command.id = id;
@@ -250,7 +250,7 @@ public:
     int get_event(kernel::rdma_ucm_event_resp& out, std::size_t room = sizeof(kernel::rdma_ucm_event_resp)) const {
         return command(kernel::RDMA_USER_CM_CMD_GET_EVENT, kernel::rdma_ucm_get_event{address_of(&out)}, room);
     }
-    /// Reads the next event, which must be this one.
+    /// Reads the next event, and expects that it is this event.
     kernel::rdma_ucm_event_resp expect(std::uint32_t event, std::uint32_t status = 0) const {
         kernel::rdma_ucm_event_resp out{};
         if (!readable(kPatienceMs)) {
@@ -284,7 +284,7 @@ protected:
         client.expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
         return id;
     }
-    /// Makes both ends: one has asked, the other has not answered yet.
+    /// Makes both ends. One end has asked for a connection; the other has not answered yet.
     void ask() {
         listening = listener(of_device(0));
         asking = routed(of_device(0, server.port(listening)));
@@ -292,7 +292,7 @@ protected:
         asked = server.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
         answering = asked.id;
     }
-    /// Connects from device `from` to device `to`, up to the answer.
+    /// Connects from device `from` to device `to`, and stops after the answer was sent.
     void reply(std::size_t from, std::size_t to) {
         listening = listener(of_device(to));
         asking = client.id();

@@ -5,7 +5,7 @@
 #include <deque>
 #include <vector>
 
-// Included first: the kernel's header leaves out the definitions that netinet/in.h has made.
+// Must be included first, because the kernel's header leaves out the definitions that netinet/in.h has made.
 #include <netinet/in.h>
 
 #include <rdma/rdma_user_cm.h>
@@ -14,7 +14,8 @@ namespace mlx5_model {
 
 struct CmId;
 
-/// The kinds of events. librdmacm's header has the same numbers but cannot be included beside the kernel's.
+/// The kinds of events. librdmacm's header has the same numbers, but it cannot be included together with the kernel's
+/// header.
 enum class CmTold : std::uint32_t {
     addr_resolved,
     addr_error,
@@ -39,19 +40,20 @@ constexpr std::uint32_t number_of(CmTold told) {
 }
 
 struct CmEvent {
-    CmId* about = nullptr;    ///< the identifier that counts the event; for a connection request: the listener
+    /// the identifier whose `reported` counts the event; for a connection request: the listener
+    CmId* about = nullptr;
     CmId* request = nullptr;  ///< the identifier that was made for a connection request
     rdma_ucm_event_resp answer{};
 };
 
-/// Locked by the fabric. The descriptor is an eventfd that is readable as long as there are events, so poll(2) is the
-/// kernel's own.
+/// Callers hold the CmFabric's lock. The descriptor is an eventfd that is readable as long as there are events, so the
+/// kernel itself implements poll(2).
 class CmEvents {
 public:
-    /// Throws std::system_error when there is no descriptor left.
+    /// Throws std::system_error if there is no free descriptor.
     CmEvents();
 
-    /// Owned by the program that it is given to, as descriptors are.
+    /// The program that gets the descriptor owns and closes it.
     [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
     [[nodiscard]] bool empty() const noexcept { return events_.empty(); }
     void push(const CmEvent& event);
@@ -59,7 +61,7 @@ public:
     void pop();
     /// Removes the events about this identifier and returns them in their order.
     std::vector<CmEvent> take_back(const CmId& id);
-    /// Returns when there may be an event, or with -EAGAIN or -EINTR. Call without the lock.
+    /// Waits until there may be an event, and returns 0, -EAGAIN or -EINTR. Call without the lock.
     [[nodiscard]] long wait() const;
 
 private:

@@ -211,7 +211,7 @@ long CmFabric::bind(CmId& id, const CmAddress& source) {
     return 0;
 }
 
-// Answers at once; the kernel would ask the network.
+// Answers at once, although the kernel would ask the network.
 long CmFabric::resolve_address(CmId& id, const std::optional<CmAddress>& source, const CmAddress& destination) {
     if (id.state != State::bound) {
         if (const long error = bind(id, source ? *source : CmAddress::any(destination.family())); error != 0) {
@@ -229,7 +229,7 @@ long CmFabric::resolve_address(CmId& id, const std::optional<CmAddress>& source,
         remote = id.device != nullptr ? id.device : here == devices().end() ? nullptr : &*here;
     }
     if (remote == nullptr || is_gone(remote)) {
-        // With a device the route is known, but the neighbour there does not answer.
+        // If the identifier has a device, the route is known, but no neighbour answers.
         tell(id, CmTold::addr_error, id.device != nullptr ? -ETIMEDOUT : -ENODEV);
         return 0;
     }

@@ -1,5 +1,5 @@
-// The identifiers of rdma_cm, the listeners, and the conversations between two identifiers, as
-// drivers/infiniband/core/{cma,cm}.c hold them.
+// The identifiers of rdma_cm, the listeners, and the conversations between two identifiers, as in the kernel's
+// drivers/infiniband/core/{cma,cm}.c.
 #pragma once
 
 #include <array>
@@ -30,8 +30,8 @@ struct CmPath {
 struct CmId {
     /// The states of an identifier.
     enum class State { idle, bound, address_resolved, route_resolved, connecting, disconnected, listening };
-    /// The states of its conversation with another identifier. The messages are those of the InfiniBand architecture,
-    /// volume 1, chapter 12.
+    /// The states of the identifier's conversation with another identifier. The messages are those of the InfiniBand
+    /// architecture, volume 1, chapter 12.
     enum class Talk {
         none,  ///< there was never a conversation
         over,
@@ -50,7 +50,8 @@ struct CmId {
 
     std::uint32_t number = 0;
     std::uint64_t serial = 0;  ///< never used for another identifier
-    std::uint64_t uid = 0;     ///< librdmacm's name for it. While it is 0, only the connection request is reported.
+    /// librdmacm's name for the identifier. While it is 0, only the connection request is reported.
+    std::uint64_t uid = 0;
     CmEvents* events = nullptr;
     std::uint16_t space = 0;
     std::uint8_t qp_type = 0;
@@ -61,7 +62,7 @@ struct CmId {
     CmAddress destination;
     const DeviceFacts* device = nullptr;
     const DeviceFacts* remote = nullptr;
-    std::uint16_t bound_space = 0;  ///< the space of the port that it owns, which is the source's; 0 while it owns none
+    std::uint16_t bound_space = 0;  ///< port space of the source's port, if the identifier owns that port; otherwise 0
     bool reuse = false;
     bool family_only = false;
     bool family_only_set = false;
@@ -74,10 +75,10 @@ struct CmId {
 
     Talk talk = Talk::none;
     CmId* peer = nullptr;
-    rdma_ucm_connect asked{};  ///< the parameters of its request to the other end
+    rdma_ucm_connect asked{};  ///< the parameters of the request to the other end
     int asked_times = 0;
-    std::uint32_t psn = 0;         ///< PSN of the first packet that it receives
-    std::uint32_t remote_psn = 0;  ///< PSN of the first packet that it sends
+    std::uint32_t psn = 0;         ///< PSN of the first packet that this end receives
+    std::uint32_t remote_psn = 0;  ///< PSN of the first packet that this end sends
     std::uint32_t qp_num = 0;
     std::uint32_t remote_qp_num = 0;
     std::uint8_t responder_resources = 0;
@@ -86,7 +87,7 @@ struct CmId {
     std::uint8_t rnr_retry_count = 0;
 };
 
-/// Each call needs the lock held and returns 0 or -errno, unless its comment says otherwise.
+/// Callers hold the lock. Each call returns 0 or -errno, unless its comment says otherwise.
 class CmFabric {
 public:
     static CmFabric& instance();
@@ -94,17 +95,19 @@ public:
     std::mutex lock;
 
     CmId& create(CmEvents& events, std::uint64_t uid, std::uint16_t space, std::uint8_t qp_type);
-    /// Null if there is no such identifier.
+    /// Returns null if there is no such identifier.
     CmId* find(std::uint32_t number);
-    /// The oldest identifier of this descriptor; null if there is none.
+    /// Returns the oldest identifier of this descriptor; null if there is none.
     CmId* first_of(const CmEvents& events);
-    /// Also tells the peer. Returns how many events of the identifier were handed out.
+    /// Destroys the identifier, and informs its peer. Returns the number of the identifier's events that the program
+    /// has read.
     std::uint32_t destroy(CmId& id);
     void migrate(CmId& id, CmEvents& events);
     void remove(const DeviceFacts& device);
 
     long bind(CmId& id, const CmAddress& source);
-    /// Without a source the identifier stays bound where it is, or binds to any address of the destination's family.
+    /// Without a source, a bound identifier keeps its address, and an unbound one binds to any address of the
+    /// destination's family.
     long resolve_address(CmId& id, const std::optional<CmAddress>& source, const CmAddress& destination);
     long resolve_route(CmId& id, std::uint32_t timeout_ms);
     long listen(CmId& id, std::uint32_t backlog);

@@ -19,7 +19,7 @@ using Talk = CmId::Talk;
 using Data = std::span<const std::uint8_t>;
 
 // The part of each message's private data that rdma_cm leaves to the program. The receiver always gets all of it, with
-// zeros behind the data that was sent.
+// zeros after the data that was sent.
 constexpr std::size_t kHeaderSize = 36;
 constexpr std::size_t kRequestSize = 92 - kHeaderSize;
 constexpr std::size_t kReplySize = 196;
@@ -27,7 +27,7 @@ constexpr std::size_t kRejectionSize = 148;
 constexpr std::size_t kDatagramRequestSize = 216 - kHeaderSize;
 constexpr std::size_t kDatagramReplySize = 136;
 
-// Reasons of a rejection, then states of a datagram service.
+// First the reasons of a rejection, then the states of a datagram service.
 constexpr std::uint32_t kTimedOut = 4;
 constexpr std::uint32_t kInvalidService = 8;
 constexpr std::uint32_t kStale = 10;
@@ -43,8 +43,8 @@ constexpr int kAskedTimesMax = 16;
 /// The kernel computes this time from the timeout of the path.
 constexpr std::chrono::milliseconds kTimewait{20};
 
-constexpr std::uint32_t kDatagramQkey = 0x01234567;  ///< for identifiers that ask for no other one
-constexpr std::uint8_t kAckDelay = 16;  ///< a ConnectX's: 4.096 microseconds times two to the power of this
+constexpr std::uint32_t kDatagramQkey = 0x01234567;  ///< for identifiers that request no other Q_Key
+constexpr std::uint8_t kAckDelay = 16;  ///< as a ConnectX has it: 4.096 microseconds times two to the power of this
 constexpr std::uint8_t kTimeoutMax = 31;
 
 template <class Param>
@@ -69,8 +69,8 @@ ib_uverbs_ah_attr address_vector(const CmId& id) {
     return out;
 }
 
-// The timeout covers a packet's way there and back and the delay of the other end, each given as an exponent. Their sum
-// is about the greater exponent, or one more where both are alike.
+// The timeout covers a packet's way there and back and the delay of the other end. Both times are given as exponents of
+// two. The exponent of their sum is about the greater exponent, or one more if both are equal.
 std::uint8_t ack_timeout(std::uint8_t life_time) {
     const unsigned there_and_back = life_time + 1u;
     const unsigned timeout = there_and_back >= kAckDelay ? there_and_back + (kAckDelay + 1u >= there_and_back ? 1 : 0)
@@ -80,7 +80,7 @@ std::uint8_t ack_timeout(std::uint8_t life_time) {
 
 }  // namespace
 
-// --- What is told ---
+// --- Events ---
 
 void CmFabric::tell(CmId& id, rdma_ucm_event_resp answer) {
     if (id.uid == 0 || id.removed) {
@@ -147,7 +147,7 @@ long CmFabric::connect(CmId& id, const rdma_ucm_connect& command) {
     return 0;
 }
 
-// An old connection of the requester's queue pair that this end has not finished with.
+// Finds an old connection of the requester's queue pair that this end has not ended yet.
 CmId* CmFabric::stale(const CmId& from) {
     for (const auto& [number, id] : ids_) {
         const bool holds = id->talk == Talk::was_asked || id->talk == Talk::replied || id->talk == Talk::was_replied ||
@@ -261,7 +261,7 @@ long CmFabric::accept(CmId& id, const rdma_ucm_accept& command) {
         error = with_param ? reply(id, command) : ready(id);
     }
     if (error != 0) {
-        // Otherwise the other end would wait for an answer that does not come.
+        // Otherwise the other end would wait for an answer that never comes.
         (void)reject(id, kByConsumer, {});
     } else if (with_param) {
         id.uid = command.uid;
@@ -306,7 +306,7 @@ long CmFabric::ready(CmId& id) {
         return -EINVAL;
     }
     id.talk = Talk::established;
-    // A peer in another state was told earlier, by rdma_notify().
+    // A peer in another state has learned it earlier, by rdma_notify().
     if (CmId* const to = id.peer; to != nullptr && to->talk == Talk::replied) {
         to->talk = Talk::established;
         tell(*to, CmTold::established);
@@ -414,7 +414,7 @@ void CmFabric::hear_rejection(CmId& id, std::uint32_t reason, Data data) {
 
 // --- Leaving ---
 
-// Reports no error once there was a conversation: the kernel does not, either.
+// Reports no error if there was ever a conversation, because the kernel reports none.
 long CmFabric::disconnect(CmId& id) {
     if (id.talk == Talk::none) {
         return -EINVAL;
@@ -457,7 +457,7 @@ void CmFabric::hear_left(CmId& id) {
     }
 }
 
-// The identifier is about to be destroyed, and its peer must not wait for it.
+// Called before the identifier is destroyed, so that its peer does not wait for it.
 void CmFabric::leave(CmId& id) {
     CmId* const to = id.peer;
     switch (id.talk) {

@@ -1,4 +1,4 @@
-// One end of the model's rdma_cm: descriptors, identifiers, addresses, ports, routes.
+// Tests one end of the model's rdma_cm: descriptors, identifiers, addresses, ports, routes.
 #include "ucma_ends.hpp"
 
 namespace mlx5_model {

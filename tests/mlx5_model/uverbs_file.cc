@@ -1,4 +1,4 @@
-// The file itself, the device, and what every command has in common. The formats are those of Linux's
+// The file itself, the device, and the common parts of all commands. The formats are those of Linux's
 // include/uapi/rdma.
 #include "uverbs_file.hpp"
 
@@ -36,7 +36,8 @@ constexpr unsigned extended(Command command) {
 
 }  // namespace
 
-// The descriptor is a file in memory: libmlx5 maps its UARs, and the model reads there which doorbells rang.
+// The descriptor is a file in memory: libmlx5 maps the UARs from this file, and the model reads from them which
+// doorbells rang.
 int UverbsFile::open(Hca& hca) {
     {
         const std::lock_guard guard(hca.fabric().lock);
@@ -226,7 +227,7 @@ int UverbsFile::get_context(const Attributes& attributes) {
     mlx5_ib_alloc_ucontext_resp driver{};
     driver.qp_tab_size = 1 << 18;
     driver.bf_reg_size = 512;
-    driver.tot_bfregs = 0;  // UARs are objects of their own since Linux 5.7
+    driver.tot_bfregs = 0;  // since Linux 5.7, UARs are separate objects
     driver.cache_line_size = 64;
     driver.max_sq_desc_sz = 1024;
     driver.max_rq_desc_sz = 512;

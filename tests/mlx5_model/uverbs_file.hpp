@@ -19,11 +19,11 @@
 
 namespace mlx5_model {
 
-/// Answers like Linux 6.1, but knows only the old commands: every later method gets EPROTONOSUPPORT, and the libraries
-/// fall back to UVERBS_METHOD_INVOKE_WRITE.
+/// Answers as Linux 6.1 does, but knows only the old commands. Every later method gets EPROTONOSUPPORT, so the
+/// libraries fall back to UVERBS_METHOD_INVOKE_WRITE.
 class UverbsFile final : public File {
 public:
-    /// A new descriptor, or -errno.
+    /// Returns a new descriptor, or -errno.
     static int open(Hca& hca);
     ~UverbsFile() override;
 
@@ -35,7 +35,7 @@ public:
     void raise(ibv_event_type type, std::uint64_t element, const Reported& reported);
     void forget(const Reported& reported);
     void raise_srq_limit(const SharedReceiveQueue& srq);
-    /// Drops the unread events of the channels; unread asynchronous events stay.
+    /// Drops the unread events of the channels. Unread asynchronous events stay.
     void end_events();
 
 private:
@@ -89,7 +89,7 @@ private:
     bool polls_hooked_ = false;
     std::uint32_t next_handle_ = 1;
     std::set<std::uint32_t> pds_;
-    std::map<std::uint32_t, std::uint32_t> ahs_;  // by handle: the PD
+    std::map<std::uint32_t, std::uint32_t> ahs_;  // the PD of each address handle, by handle
     std::map<std::uint32_t, std::shared_ptr<CompletionQueue>> cqs_;
     std::map<std::uint32_t, std::shared_ptr<QueuePair>> qps_;
     std::map<std::uint32_t, Srq> srqs_;

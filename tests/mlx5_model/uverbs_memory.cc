@@ -1,4 +1,4 @@
-// Protection domains, regions, windows and address handles, as the kernel makes them.
+// Makes and destroys protection domains, regions, windows and address handles, as the kernel does.
 #include <endian.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::uint32_t kRemoteWriting = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 
-// Whether this memory is mapped; the kernel could not pin it otherwise. msync(2) fails if it is not, and does nothing
-// else to memory of this kind.
+// Whether this memory is mapped. The kernel could not pin memory that is not. msync(2) fails if the memory is not
+// mapped, and has no other effect on memory of this kind.
 bool mapped(std::uint64_t start, std::uint64_t length) {
     const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
     const std::uint64_t first = start / page * page;
@@ -103,7 +103,7 @@ int UverbsFile::deregister_memory(const Attributes& attributes) {
 }
 
 int UverbsFile::allocate_window(const Attributes& attributes) {
-    // The structure ends with padding that libibverbs leaves out.
+    // The structure ends with padding that libibverbs does not send.
     const auto request =
         attributes.get<ib_uverbs_alloc_mw>(UVERBS_ATTR_CORE_IN, offsetof(ib_uverbs_alloc_mw, reserved));
     if (!request || !pds_.contains(request->pd_handle) ||

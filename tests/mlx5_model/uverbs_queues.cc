@@ -1,4 +1,4 @@
-// Channels, completion queues, queue pairs and shared receive queues, as the kernel makes them.
+// Makes and destroys channels, completion queues, queue pairs and shared receive queues, as the kernel does.
 #include <algorithm>
 #include <bit>
 #include <cerrno>
@@ -62,7 +62,7 @@ int UverbsFile::create_cq(const Attributes& attributes, bool extended) {
         return EINVAL;
     }
     if (driver->cqe_comp_en != 0) {
-        return EOPNOTSUPP;  // compression is not offered
+        return EOPNOTSUPP;  // the model offers no compression
     }
     std::shared_ptr<EventQueue> channel;
     if (static_cast<std::uint32_t>(request.comp_channel) != kNoChannel) {

@@ -1,5 +1,5 @@
-// Queue pairs of libibverbs, with libmlx5 below and the model below that. The pace is "hand": nothing moves without
-// step().
+// Queue pairs of libibverbs, with libmlx5 below, and the model below libmlx5. The pace is "hand": the NIC does nothing
+// without step().
 #pragma once
 
 #include <fcntl.h>
@@ -96,7 +96,7 @@ struct Path {
     int access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 };
 
-/// One queue pair with all that it needs, and memory.
+/// One queue pair with its context, PD, CQs and memory.
 class End {
 public:
     static constexpr std::size_t kBytes = 1 << 14;
@@ -234,12 +234,12 @@ public:
         ibv_recv_wr* bad = nullptr;
         return srq != nullptr ? ibv_post_srq_recv(srq.get(), &request, &bad) : ibv_post_recv(qp.get(), &request, &bad);
     }
-    /// One completion, if there is one.
+    /// Polls for one completion.
     static std::optional<ibv_wc> poll(const Cq& cq) {
         ibv_wc completion{};
         return ibv_poll_cq(cq.get(), 1, &completion) == 1 ? std::optional(completion) : std::nullopt;
     }
-    /// The next completion; moves the NIC until there is one.
+    /// Returns the next completion. Runs the NIC until there is one.
     static ibv_wc next(const Cq& cq) {
         const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
         do {

@@ -1,4 +1,4 @@
-// Errors between two queue pairs: on the wire, at the receiver, in a request.
+// Tests errors between two queue pairs: on the wire, at the receiver, in a request.
 #include <string>
 
 #include "verbs_ends.hpp"

@@ -1,5 +1,5 @@
-// Events of completion channels, of devices and of the objects on them; and how the libraries wait for acknowledgements
-// when an object is destroyed.
+// Tests events of completion channels, of devices and of objects on devices, and how the libraries wait for
+// acknowledgements when an object is destroyed.
 #include <poll.h>
 
 #include <cerrno>
@@ -10,7 +10,7 @@
 namespace mlx5_model {
 namespace {
 
-/// Reads and acknowledges all events of the channel; returns how many there were.
+/// Reads and acknowledges all events of the channel, and returns their number.
 int channel_events(const End& end) {
     ibv_cq* cq = nullptr;
     void* context = nullptr;
@@ -97,8 +97,8 @@ TEST(ChannelEvents, WaitWhileTheyAreModerated) {
     EXPECT_EQ(ibv_modify_cq(pair.there.recv_cq.get(), &attributes), EINVAL);
 }
 
-// When a CQ is destroyed, the kernel reports how many of its events were read, and libibverbs waits until as many were
-// acknowledged.
+// When a CQ is destroyed, the kernel reports how many of the CQ's events were read. libibverbs waits until that many
+// were acknowledged.
 TEST(ChannelEvents, ThatNobodyReadHoldNoQueueBack) {
     Pair pair(with_channel());
     ASSERT_EQ(ibv_req_notify_cq(pair.there.recv_cq.get(), 0), 0);

@@ -1,4 +1,4 @@
-// The kernel's answers: the list of devices, refusals, and the release of objects when a descriptor is closed.
+// Tests the kernel's answers: the list of devices, refusals, and the release of objects when a descriptor is closed.
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -239,7 +239,7 @@ TEST(Kernel, AnAddressHandleNeedsSomebodyThere) {
         attributes.grh.dgid = devices()[1].gid;
         attributes.grh.sgid_index = 1;
         change(attributes);
-        errno = -1;  // libmlx5 sets it only if it has asked the kernel
+        errno = -1;  // libmlx5 sets errno only if it has asked the kernel
         const Ah ah(ibv_create_ah(pd.get(), &attributes));
         return ah == nullptr ? errno : 0;
     };
@@ -267,7 +267,8 @@ TEST(Kernel, AForkedChildsDescriptorsAreCopies) {
     EXPECT_EQ(pair.here.state(), IBV_QPS_RTS);
 }
 
-// Answers like the kernel for a removed device. With RDMAV_ALLOW_DISASSOC_DESTROY libibverbs then frees its own memory.
+// Answers as the kernel does for a removed device. With RDMAV_ALLOW_DISASSOC_DESTROY libibverbs then frees its own
+// memory.
 class Gone : public File {
 public:
     long ioctl(unsigned long, void*) override { return -EIO; }

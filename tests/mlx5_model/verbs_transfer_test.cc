@@ -1,4 +1,4 @@
-// Every operation by the verbs of libibverbs: the bytes, and each field of the completions.
+// Tests every operation through libibverbs: the bytes, and each field of the completions.
 #include <endian.h>
 
 #include <array>
@@ -139,7 +139,7 @@ TEST(Transfer, NothingIsAMessageToo) {
     EXPECT_EQ(pair.here.sent().status, IBV_WC_SUCCESS) << "a key is not looked at for no bytes";
 }
 
-// The CQE carries small payload, and libmlx5 copies it to memory when the CQE is polled.
+// The CQE carries small payload. libmlx5 copies the payload to memory when the CQE is polled.
 TEST(Transfer, SmallPayloadComesByTheCqeWhereTheQueuePairHasThat) {
     for (const bool in_cqe : {true, false}) {
         for (const std::uint32_t length : {1u, 32u, 33u}) {
@@ -533,7 +533,7 @@ TEST(Doorbells, EachChainRingsOnceAndASingleSendBringsItself) {
     EXPECT_EQ(rung(pair.here).rung, 11u);
 }
 
-// libmlx5 reads the variable when a device is opened.
+// libmlx5 reads the environment variable when a device is opened.
 TEST(Doorbells, WithoutBlueFlameTheyAreEightBytes) {
     ::setenv("MLX5_SHUT_UP_BF", "1", 1);
     {

@@ -1,5 +1,5 @@
-// Connections over rdma_cm between the two ends of a Soft-RoCE wire: making them, and failing to. Runs in
-// scripts/rxe-vm.
+// Tests connections over rdma_cm between the two ends of a Soft-RoCE wire: making them, and failures to make them. Runs
+// in scripts/rxe-vm.
 #include "connect/rdma_cm_connector.hpp"
 
 #include <cstdlib>
@@ -48,7 +48,7 @@ TEST_F(RdmaCmTest, PrivateDataOfAnyLengthArrivesAsItWasSentBothWays) {
         std::string there(size, 'q');
         std::string back(size == 1 ? 1 : size * kReplyPrivateDataMax / kRequestPrivateDataMax, 'p');
         if (size > 0) {
-            there.back() = back.back() = '\0';  // data that ends with a zero, not padding
+            there.back() = back.back() = '\0';  // the data itself ends with a zero, which is not padding
         }
         const ConnectionId id = call({}, there);
         const ConnectEvent asked = request();
@@ -67,7 +67,7 @@ TEST_F(RdmaCmTest, TooMuchPrivateDataIsRefusedAtOnce) {
     const ConnectionId asked = request().connection;
     EXPECT_THROW(accept(asked, {}, std::string(kReplyPrivateDataMax + 1, 'x')), Error);
     EXPECT_THROW(server_.connector().reject(asked, bytes(std::string(kRejectPrivateDataMax + 1, 'x'))), Error);
-    accept(asked);  // the request still waits
+    accept(asked);  // the request still waits for its answer
     expect(client_, Kind::established, id);
     expect(server_, Kind::established, asked);
 }
@@ -110,7 +110,7 @@ TEST_F(RdmaCmTest, PathAttributesReachTheQueuePairs) {
     EXPECT_EQ(answering.retry_cnt, 5);
     EXPECT_EQ(answering.rnr_retry, 7);
     EXPECT_EQ(answering.min_rnr_timer, 9);
-    EXPECT_EQ(answering.ah_attr.grh.traffic_class, 0x68);  // the caller's value, since the answer has none
+    EXPECT_EQ(answering.ah_attr.grh.traffic_class, 0x68);  // the caller's value, because the answer gives none
     EXPECT_EQ(answering.max_rd_atomic, 2);
     EXPECT_EQ(answering.max_dest_rd_atomic, 4);
     EXPECT_EQ(answering.path_mtu, caller.path_mtu);
@@ -192,7 +192,7 @@ TEST_F(RdmaCmTest, TheServerMayReceiveBeforeItKnowsAndACommunicationEventEstabli
     while (server_.device().query(server_qp_, IBV_QP_STATE).qp_state != IBV_QPS_RTS) {
         server_.pump();
     }
-    // The caller has not read the answer yet, but the device reports a message.
+    // Simulates the device's event COMM_EST: a message has come before the caller has read the answer.
     server_.connector().communication_established(server_qp_->qp_num);
     while (server_.events.empty()) {
         server_.pump();
@@ -212,8 +212,8 @@ TEST(RdmaCmSameDevice, TwoProgramsOnOneDeviceConnect) {
     Peer client(rxe::open_device());
     const ListenerId listener = server.connector().listen(variable("POLLCORE_RXE_ADDRESS") + ":0");
     ibv_qp* client_qp = client.make_qp();
-    // The guest's routes lead to this address over the other device. The source address keeps the connection on this
-    // one.
+    // In the guest of scripts/rxe-vm the route to the address goes through the other device. The client's source
+    // address keeps the connection on the client's device.
     const ConnectionId id = client.connector().connect(server.connector().address_of(listener),
                                                        client.connecting(client_qp), {}, bytes("same"));
     const ConnectEvent asked = next(server, client);
@@ -245,7 +245,7 @@ TEST_F(RdmaCmTest, ConnectsBetweenLinkLocalAddresses) {
     address_ = host + "%" + variable("POLLCORE_RXE_PEER_NETDEV") + "]" + port;
     establish();
     exchange();
-    // Over the other end's interface the route leads to the other device.
+    // With the server's interface as scope, the route goes through the server's device, not through the client's.
     address_ = host + "%" + variable("POLLCORE_RXE_NETDEV") + "]" + port;
     const ConnectEvent failed = expect_failure(client_, call(), ENODEV, variable("POLLCORE_RXE_DEVICE"));
     EXPECT_TRUE(says(failed.text, variable("POLLCORE_RXE_PEER"))) << failed.text;
@@ -285,9 +285,9 @@ TEST_F(RdmaCmTest, AListenerOnEveryAddressServesItsOwnDeviceAndRefusesTheOther) 
     EXPECT_TRUE(says(refused.text, variable("POLLCORE_RXE_DEVICE"))) << refused.text;
 }
 
-// --- Programs that know rdma_cm and not pollcore ---
+// --- Peers that use rdma_cm without pollcore ---
 
-/// A program that uses plain librdmacm with blocking calls, in a thread of its own.
+/// One rdma_cm_id of a program that uses plain librdmacm. Its calls block, so a test makes them in another thread.
 class PlainId {
 public:
     PlainId() { EXPECT_EQ(rdma_create_id(nullptr, &id_, nullptr, RDMA_PS_TCP), 0); }
@@ -335,7 +335,7 @@ TEST_F(RdmaCmTest, APlainProgramCallsAndItsBytesAreGivenAsTheyCame) {
     int result = -1;
     std::thread program([&] {
         result = plain.call(address_, bytes("plain"));
-        EXPECT_EQ(rdma_disconnect(plain.get()), 0);  // waits for the answer
+        EXPECT_EQ(rdma_disconnect(plain.get()), 0);  // blocks until the peer disconnects, too
     });
     const ConnectEvent asked = request();
     std::string padded = "plain";
@@ -392,7 +392,7 @@ TEST_F(RdmaCmTest, WhateverBytesACallBringsItIsRefusedOrGiven) {
         for (std::byte& b : noise) {
             b = static_cast<std::byte>(random() % 3 == 0 ? random() : 0);
         }
-        if (noise.size() >= 3 && round % 4 != 0) {  // most calls pass the first checks
+        if (noise.size() >= 3 && round % 4 != 0) {  // so that most calls pass the first checks
             std::copy(kPrivateDataMagic.begin(), kPrivateDataMagic.end(), noise.begin());
             noise[2] = static_cast<std::byte>(1 + random() % 4);
         }
@@ -444,11 +444,12 @@ TEST_F(RdmaCmTest, AnAddressThatNobodyHasFails) {
     EXPECT_THROW((void)client_.connector().connect("nonsense", {}, {}, {}), Error);
 }
 
-/// While it lives, that end answers no ARP request for its address, and the other end has forgotten the neighbour.
+/// While this object lives, `netdev` answers no ARP request. The constructor deletes `address` from the neighbours of
+/// `other`.
 class Silence {
 public:
     Silence(const std::string& netdev, const std::string& address, const std::string& other) : netdev_(netdev) {
-        run("echo 8 >/proc/sys/net/ipv4/conf/" + netdev + "/arp_ignore");  // scripts/rxe-vm has set it to 1
+        run("echo 8 >/proc/sys/net/ipv4/conf/" + netdev + "/arp_ignore");  // scripts/rxe-vm.guest has set it to 1
         run("ip neighbour delete " + address + " dev " + other);
     }
     ~Silence() { run("echo 1 >/proc/sys/net/ipv4/conf/" + netdev_ + "/arp_ignore"); }
@@ -460,7 +461,8 @@ private:
     std::string netdev_;
 };
 
-/// A QP that counts how often it was moved to RTR: the kernel would look for the peer's address in that call.
+/// A QP that counts how often it was moved to RTR. If the kernel does not know the peer's hardware address, it looks
+/// for the address in the call that moves the QP to RTR, and blocks.
 ConnectingQp counted(Peer& peer, ibv_qp* qp, int& moves) {
     return {qp->qp_num, false, [&peer, qp, &moves](ibv_qp_attr& attr, int mask) {
                 moves += (mask & IBV_QP_STATE) != 0 && attr.qp_state == IBV_QPS_RTR;
@@ -469,7 +471,7 @@ ConnectingQp counted(Peer& peer, ibv_qp* qp, int& moves) {
 }
 
 TEST_F(RdmaCmTest, ACallerWhoseAddressIsNotFoundAnyMoreIsNotWaitedForInACall) {
-    establish();  // so that each end has found the other's address
+    establish();  // so that each end knows the other's hardware address
     int moves = 0;
     const ConnectionId id = call();
     const ConnectionId asked = request().connection;

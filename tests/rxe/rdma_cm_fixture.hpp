@@ -11,12 +11,12 @@ namespace pollcore::rxe {
 
 using Kind = ConnectEvent::Kind;
 
-/// `server_` listens at one end, `client_` calls from the other.
+/// `server_` listens at one end of the wire, `client_` connects from the other end.
 class RdmaCmTest : public testing::Test {
 protected:
     void SetUp() override { listen(variable("POLLCORE_RXE_ADDRESS") + ":0"); }
     void TearDown() override {
-        // The two ends are destroyed with connections in any state; nothing may hang.
+        // The two ends are destroyed with connections in any state. No destructor may hang.
         EXPECT_TRUE(client_.events.empty());
         EXPECT_TRUE(server_.events.empty());
     }

@@ -1,4 +1,4 @@
-// One end of connections in these tests: a device, a connector, and queue pairs with a buffer each.
+// One end of the connections in these tests: a device, a connector, and queue pairs, each with its own buffer.
 #pragma once
 
 #include <poll.h>
@@ -68,7 +68,7 @@ public:
             events.push_back(std::move(*event));
         }
     }
-    std::deque<ConnectEvent> events;  ///< taken, but not checked yet
+    std::deque<ConnectEvent> events;  ///< events that were taken, but not checked yet
 
     void post_receive(ibv_qp* qp, std::uint64_t wr_id) {
         ibv_sge sge{reinterpret_cast<std::uintptr_t>(memory_.data()) + 2048, 1024, mr_->lkey};
@@ -93,7 +93,8 @@ public:
         ASSERT_EQ(ibv_post_send(qp, &wr, &bad), 0);
     }
     std::string received(std::uint32_t size) const { return {memory_.data() + 2048, size}; }
-    /// The next completion; one with status IBV_WC_GENERAL_ERR and wr_id 0 if none comes in 5 s.
+    /// Waits for the next completion. If none comes in 5 s, returns a completion with status IBV_WC_GENERAL_ERR and
+    /// wr_id 0.
     ibv_wc completion() {
         const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
         ibv_wc wc{};
@@ -121,8 +122,8 @@ private:
     std::vector<UniqueQp> qps_;
 };
 
-/// The next event of `peer`; also takes the events of the others. Waits only for fd(), so it does not find an event
-/// that leaves fd() unreadable.
+/// Waits for the next event of `peer`, and also takes the events of `others`. Waits only for fd(), so it does not
+/// notice an event that leaves fd() unreadable.
 template <class... Others>
 ConnectEvent next(Peer& peer, Others&... others) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);

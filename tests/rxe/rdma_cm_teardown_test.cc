@@ -1,4 +1,4 @@
-// The end of connections over rdma_cm, in every state. Runs in scripts/rxe-vm.
+// Tests how connections over rdma_cm end, in every state. Runs in scripts/rxe-vm.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -30,7 +30,7 @@ TEST_F(RdmaCmTest, DisconnectingTellsBothSidesAndTheQueuePairsGo) {
     client_.connector().disconnect(client_id_);
     expect(server_, Kind::disconnected, server_id_);
     expect(client_, Kind::disconnected, client_id_);
-    client_.connector().disconnect(client_id_);  // the connection is over: nothing happens
+    client_.connector().disconnect(client_id_);  // does nothing, because the connection is over
     client_.connector().forget(client_id_);
     for (auto [peer, qp] : {std::pair{&client_, client_qp_}, std::pair{&server_, server_qp_}}) {
         ibv_qp_attr attr{};
@@ -89,10 +89,10 @@ TEST_F(RdmaCmTest, APeerThatDropsEverythingIsSeenToLeave) {
 TEST(RdmaCmPeerProcess, APeerThatIsKilledIsSeenToLeave) {
     int ports[2];
     ASSERT_EQ(::pipe(ports), 0);
-    const pid_t child = ::fork();  // before any device is open here
+    const pid_t child = ::fork();  // before this process opens any device
     ASSERT_GE(child, 0);
     if (child == 0) {
-        ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a failed test leaves no process behind
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // so that a failed test leaves no process behind
         try {
             std::string address(64, '\0');
             const ssize_t size = ::read(ports[0], address.data(), address.size());
@@ -128,7 +128,7 @@ TEST(RdmaCmPeerProcess, APeerThatIsKilledIsSeenToLeave) {
 TEST_F(RdmaCmTest, ForgettingACallThatHasJustBegunEndsIt) {
     for (int events_before = 0; events_before < 4; ++events_before) {
         const ConnectionId id = call();
-        for (int i = 0; i < events_before; ++i) {  // lets the call get some way
+        for (int i = 0; i < events_before; ++i) {  // lets the call make some progress
             ASSERT_FALSE(client_.connector().next_event().has_value());
             std::this_thread::sleep_for(std::chrono::milliseconds(5));
         }
@@ -223,9 +223,9 @@ TEST_F(RdmaCmTest, AFailureThatIsForgottenBeforeItIsTakenDoesNotCome) {
 
 TEST_F(RdmaCmTest, EverythingMayBeDestroyedWithConnectionsInEveryState) {
     establish();
-    (void)call();  // a request that nobody takes
+    (void)call();  // makes a request that nobody takes
     (void)call();
-    (void)request();  // one that nobody answers
+    (void)request();  // takes a request that nobody answers
     accept(request().connection);
     server_.destroy_qps();
     client_.destroy_qps();

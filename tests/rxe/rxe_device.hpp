@@ -11,7 +11,8 @@
 
 namespace pollcore::rxe {
 
-/// An environment variable that scripts/rxe-vm sets. Without it a test cannot run; it fails and is not skipped.
+/// Returns an environment variable that scripts/rxe-vm sets. If the variable is not set, the test cannot run: it fails
+/// and is not skipped.
 inline std::string variable(const char* name) {
     const char* value = std::getenv(name);
     if (value == nullptr) {

@@ -1,4 +1,4 @@
-// The verbs device on the kernel's Soft-RoCE. Runs in scripts/rxe-vm.
+// Tests the verbs device on the kernel's Soft-RoCE. Runs in scripts/rxe-vm.
 #include "device/verbs/verbs_device.hpp"
 
 #include <poll.h>
@@ -233,7 +233,7 @@ TEST_F(VerbsQueuePairTest, MemoryThatCannotBeRegisteredIsRefused) {
                                                         IBV_ACCESS_REMOTE_WRITE);
                      }),
                      "local write"));
-    // Nothing is mapped at the first page.
+    // The first page of the address space is never mapped.
     const Error error = error_of([&] {
         (void)device_->register_memory(pd_.get(), reinterpret_cast<void*>(4096), 4096, 0x7654'3000,
                                        IBV_ACCESS_LOCAL_WRITE);
@@ -244,7 +244,7 @@ TEST_F(VerbsQueuePairTest, MemoryThatCannotBeRegisteredIsRefused) {
 }
 
 TEST_F(VerbsQueuePairTest, TooLittleLockedMemoryIsSaidWithTheLimit) {
-    // The limit does not apply to root, so a child gives up root's privilege.
+    // The limit does not apply to root, so a child process gives up root's privilege.
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
@@ -324,7 +324,7 @@ TEST_F(VerbsQueuePairTest, AFullCompletionQueueSaysSoByAnEventThatNamesIt) {
     while (const auto more = device_->next_async_event()) {
         device_->acknowledge(*more);
     }
-    EXPECT_EQ(device_->destroy(small.release()), 0);  // would hang on an event that is not acknowledged
+    EXPECT_EQ(device_->destroy(small.release()), 0);  // would hang if an event were not acknowledged
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ struct Counted {
 };
 struct Place {
     std::atomic<std::uintptr_t> line{0};
-    std::atomic<std::uint32_t> holders{0};  // bit mask of the roles whose cache holds the line
+    std::atomic<std::uint32_t> holders{0};  // bit mask of the roles that hold the line in their cache
     std::array<Counted, kRoles> reads;
     std::array<Counted, kRoles> writes;
 };
@@ -71,7 +71,7 @@ Place& place_of(std::uintptr_t line) noexcept {
         const std::uint32_t before = write ? place.holders.exchange(me) : place.holders.fetch_or(me);
         Counted& mine = (write ? place.writes : place.reads)[role];
         mine.times.fetch_add(1, std::memory_order_relaxed);
-        // A first access has nobody to take the line from.
+        // The first access to a line takes it from no other cache.
         if (before != 0 && (write ? before != me : (before & me) == 0)) {
             mine.moves.fetch_add(1, std::memory_order_relaxed);
         }
@@ -90,7 +90,7 @@ Accesses copy(const Counted& counted) noexcept {
     return {counted.times.load(), counted.moves.load(), counted.where.load()};
 }
 
-/// The place in the form that addr2line(1) wants.
+/// The place in the code, in the form that addr2line(1) expects.
 std::string place_in_code(const void* where) {
     Dl_info info{};
     if (dladdr(where, &info) == 0) {
@@ -184,7 +184,7 @@ std::vector<Line> lines() {
 
 }  // namespace pollcore::sharing
 
-// ---- What the compiler calls (its interface to the thread sanitizer's runtime) ----
+// ---- Functions that the compiler calls (the interface to the thread sanitizer's runtime) ----
 
 using pollcore::sharing::access;
 
@@ -208,7 +208,7 @@ using pollcore::sharing::access;
         access(at, bytes, true, __builtin_return_address(0));  \
     }
 
-// Always sequentially consistent: an order stronger than requested is right, too.
+// All orders are sequentially consistent, because an order that is stronger than the requested one is also right.
 #define ATOMIC(bits, type)                                                                                       \
     type __tsan_atomic##bits##_load(const volatile type* at, int) {                                              \
         access(at, sizeof(type), false, __builtin_return_address(0));                                            \

@@ -1,11 +1,11 @@
-// Records which thread reads and writes which line of memory. The code is compiled for the thread sanitizer, but the
-// calls that the compiler inserts reach the functions of access_record.cc instead. Code that was compiled without it is
-// not seen.
+// Records which thread reads and writes which line of memory. The code under test is compiled for the thread sanitizer,
+// but the calls that the compiler inserts reach the functions of access_record.cc instead of the sanitizer. Accesses of
+// code that was compiled without it are not recorded.
 //
-// Each role stands for a cache. A line moves when a role reads a line that only others hold, or writes a line that
-// others hold, too. An access to half a line counts as one to the line.
+// Each role stands for a cache. A line moves when a role reads a line that only other roles hold, or writes a line that
+// other roles hold. An access to a part of a line counts as an access to the line.
 //
-// Thread safety: any thread. Results between begin() and end() may miss the latest accesses.
+// Thread safety: any thread may call these functions. Between begin() and end(), results may miss the latest accesses.
 #pragma once
 
 #include <cstddef>
@@ -17,12 +17,12 @@ namespace pollcore::sharing {
 
 inline constexpr std::size_t kLine = 64;
 inline constexpr std::size_t kRoles = 4;
-using Role = std::uint8_t;  ///< whose cache an access goes to; below kRoles
+using Role = std::uint8_t;  ///< names the cache that an access goes to; below kRoles
 inline constexpr Role kNobody = kRoles;
 
-/// From here on the calling thread's accesses count as this role's. kNobody: they are not recorded.
+/// From here on, the accesses of the calling thread count as accesses of `role`. kNobody: they are not recorded.
 void act_as(Role role) noexcept;
-/// Threads of this name act as `role` from their first recorded access on.
+/// A thread with this name acts as `role` from its first recorded access on.
 void name_role(const char* thread_name, Role role);
 
 /// Forgets all accesses and starts to record.
@@ -31,8 +31,8 @@ void end() noexcept;
 
 struct Accesses {
     std::uint64_t times = 0;
-    std::uint64_t moves = 0;      ///< times that the line had to come from another cache, or be taken from it
-    const void* where = nullptr;  ///< code of the last access
+    std::uint64_t moves = 0;      ///< times that the line had to come from another cache or be taken away from one
+    const void* where = nullptr;  ///< code address of the last access
 };
 struct Line {
     std::uintptr_t address = 0;
@@ -41,11 +41,11 @@ struct Line {
     [[nodiscard]] bool written_by(Role role) const noexcept { return writes[role].times != 0; }
     [[nodiscard]] bool touched_by(Role role) const noexcept { return written_by(role) || reads[role].times != 0; }
     [[nodiscard]] std::uint64_t moves() const noexcept;
-    /// Which roles access the line, how often, and where in the code.
+    /// Says which roles access the line, how many times, and from which code.
     [[nodiscard]] std::string text() const;
 };
-/// The lines that were accessed, without the calling thread's stack: roles that this thread takes in turn would share
-/// it.
+/// The lines that were accessed, except those of the calling thread's stack. If the calling thread takes several roles
+/// in turn, these roles would seem to share its stack.
 [[nodiscard]] std::vector<Line> lines();
 
 }  // namespace pollcore::sharing

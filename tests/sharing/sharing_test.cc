@@ -1,5 +1,5 @@
-// Which lines move between CPUs: none between a worker with its applications and another worker; only the lines of the
-// rings between a worker and its application.
+// Which lines of memory move between CPUs. Between one worker with its applications and another worker, no line moves.
+// Between a worker and its application, only the lines of the rings move.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -21,7 +21,7 @@ bool touched_by_pair(const Line& line, int pair) {
 bool written_by_pair(const Line& line, int pair) {
     return line.written_by(kApplications[pair]) || line.written_by(kWorkers[pair]);
 }
-/// One pair writes a line that the other pair accesses.
+/// True if one pair of application and worker writes the line and the other pair accesses it.
 bool shared_by_pairs(const Line& line) {
     return (written_by_pair(line, 0) && touched_by_pair(line, 1)) ||
            (written_by_pair(line, 1) && touched_by_pair(line, 0));
@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(On, TwoWorkersTest, ::testing::Combine(::testing::Value
                                     std::to_string(std::get<1>(one.param));
                          });
 
-/// Moves of lines between an application and its worker, per operation.
+/// The number of times that lines move between an application and its worker, per operation.
 double moves_of(const OneWorker& load) {
     run(load);
     std::uint64_t all = 0;
@@ -62,8 +62,8 @@ double moves_of(const OneWorker& load) {
     return static_cast<double>(all) / (load.burst * load.bursts);
 }
 
-// A request's line moves to the worker, and back when its slot is written again. A line of completions moves likewise,
-// for two operations.
+// The line of a request moves to the worker, and it moves back when its slot is written again. A line of completions
+// moves in the same way, but holds the completions of two operations.
 TEST(OneWorkerTest, MovesTheLinesOfTheRingsAndHardlyAnyOther) {
     EXPECT_NEAR(moves_of({.burst = 32}), 3, 0.05);
     EXPECT_NEAR(moves_of({.burst = 32, .inline_bytes = WorkRequest::kOwnPayload}), 3, 0.05)
@@ -71,8 +71,9 @@ TEST(OneWorkerTest, MovesTheLinesOfTheRingsAndHardlyAnyOther) {
     EXPECT_NEAR(moves_of({.burst = 32, .inline_bytes = 56}), 5, 0.05) << "the payload has a line";
 }
 
-// The operation's line moves when the worker reads it, when the worker writes it, when the application reads it and
-// when the application writes it. A worker that fetches the line for writing at once saves one move.
+// The line of a single operation moves four times: when the worker reads it, when the worker writes it, when the
+// application reads it and when the application writes it. If the worker fetched the line for writing at once, one move
+// would be saved.
 TEST(OneWorkerTest, MovesOneLineForAnOperationByItself) {
     EXPECT_NEAR(moves_of({.burst = 1}), 4, 0.05);
 }

@@ -20,7 +20,7 @@ namespace {
 constexpr std::uint32_t kDepth = 128;
 constexpr std::uint32_t kPairs = 4;
 
-/// A session of one worker, with connected pairs of queue pairs.
+/// A session on one worker, with connected pairs of queue pairs.
 struct Application {
     Application(Runtime& its_runtime, const std::string& worker, std::string its_device)
         : runtime(its_runtime),
@@ -101,7 +101,8 @@ void run(const TwoWorkers& load) {
         applications.push_back(
             std::make_unique<Application>(runtime, "w" + std::to_string(i), "net" + std::to_string(i % load.devices)));
     }
-    // In turn, so that objects of both applications lie beside each other if the allocator allows it.
+    // The two applications add their pairs in turn. If the allocator allows it, objects of both applications then lie
+    // beside each other.
     for (std::uint32_t i = 0; i < kPairs; ++i) {
         for (const auto& application : applications) {
             application->add_pair();

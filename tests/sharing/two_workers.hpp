@@ -1,7 +1,7 @@
-// Runs two workers at the same time, each with an application of its own. Compiled so that accesses to memory are
-// recorded.
+// Runs two workers at the same time, each with its own application. The code is compiled so that its accesses to memory
+// are recorded.
 //
-// Thread safety: run() uses the caller's thread and threads that it makes itself.
+// Thread safety: run() works in the calling thread and in threads that it creates.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 namespace pollcore::sharing {
 
 struct TwoWorkers {
-    std::uint32_t devices = 2;  ///< 1: both workers use one device
+    std::uint32_t devices = 2;  ///< 1: both workers use the same device
     std::uint32_t burst = 32;
     std::uint32_t bursts = 200;  ///< recorded bursts of each application
 };
 inline constexpr std::uint8_t kApplications[] = {0, 1};
 inline constexpr std::uint8_t kWorkers[] = {2, 3};  ///< kWorkers[i] serves kApplications[i]
 
-/// Returns when all operations have been carried out. Throws if one was not.
+/// Returns when all operations have been carried out. Throws if an operation fails.
 void run(const TwoWorkers& load);
 
-/// One application and one worker, which take turns in one thread, so that each run moves the same lines.
+/// One application and one worker. They take turns in one thread, so that each run moves the same lines.
 struct OneWorker {
     std::uint32_t burst = 32;
     std::uint32_t bursts = 200;

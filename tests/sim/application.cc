@@ -17,7 +17,7 @@
 namespace pollcore::sim {
 namespace {
 
-// Fills a buffer whose request has failed: nobody else may write there from then on.
+// Fills a buffer whose request has failed. From then on nobody may write to the buffer.
 constexpr std::uint64_t kGivenBack = 0x6b6b6b6b;
 
 }  // namespace
@@ -83,7 +83,7 @@ void Application::rest(std::uint64_t most_ns) {
     }
     (void)world_.scheduler.wait(most_ns, [this] {
         pollfd readable{.fd = session_.event_fd(), .events = POLLIN, .revents = 0};
-        // A queue pair with a new life needs its receives.
+        // A queue pair with a new life needs receives.
         const bool new_life =
             std::any_of(uses_.begin(), uses_.end(), [](const Use& use) { return use.life != use.channel->end; });
         return close_wanted_ || new_life || ::poll(&readable, 1, 0) == 1;
@@ -110,7 +110,8 @@ void Application::turn() {
     }
 }
 
-// Each life of the queue pair has its own memory: requests of the last life that are still in flight keep their places.
+// Each life of the queue pair has its own memory: requests of the previous life that are still in flight keep their
+// slots.
 void Application::begin_life(Use& use) {
     use.old_handle = use.handle;
     use.handle = use.channel->qp.handle();
@@ -131,7 +132,8 @@ void Application::send_some(Use& use) {
     }
 }
 
-// All earlier completions must be taken before it is known which requests are retired.
+// The session only counts retired requests. All earlier completions must be taken before it is known which requests
+// they are.
 void Application::poll_all_and_retire() {
     std::vector<std::uint32_t> counts;
     for (const Use& use : uses_) {
@@ -146,7 +148,7 @@ void Application::poll_all_and_retire() {
             continue;
         }
         const auto more =
-            static_cast<std::int32_t>(counts[i] - use.retired);  // below 0: completions have retired later ones
+            static_cast<std::int32_t>(counts[i] - use.retired);  // negative: completions have retired later requests
         if (more > 0) {
             (void)world_.model.retired(*end, use.lane, static_cast<std::uint32_t>(more),
                                        [&](const Request& request) { give_back(use, *end, request); });
@@ -251,7 +253,7 @@ void Application::take(const Completion& completion, const CompletionExtension& 
             }
         }
     }
-    // The buffer is ours again. After a failure it is not used again, to see whether somebody still writes there.
+    // The buffer is ours again. After a failure it is not used again, so that a later write to it is noticed.
     if (!completion.ok() && (receive || request.opcode == Opcode::rdma_read)) {
         return watch(request);
     }
@@ -300,7 +302,7 @@ bool Application::sends_rest(std::uint32_t but_with) const noexcept {
                 return false;
             }
             const auto& sends = end->lanes[use.lane].sends;
-            // The worker signals unsignaled requests that fill their share of the send queue.
+            // If unsignaled requests fill the session's share of the send queue, the worker signals them.
             if (end == use.channel->end && use.channel->ready && sends.size() >= use.channel->sends_max) {
                 return true;
             }
@@ -309,7 +311,7 @@ bool Application::sends_rest(std::uint32_t but_with) const noexcept {
     });
 }
 
-// Closing the session completes everything in flight, and nothing may be left afterwards.
+// Closing the session completes all requests in flight. No request may remain afterwards.
 void Application::finish() {
     session_.close();
     closed_ = true;

@@ -24,10 +24,10 @@ struct SharedReceives;
 struct Shape {
     const char* name = "";
     std::uint32_t window = 8;      ///< most sends in flight on a queue pair
-    std::uint32_t batch = 4;       ///< most sends in a row
-    std::uint32_t polls = 4;       ///< one turn in so many is for sending, the others are for polling
-    std::uint32_t idles = 0;       ///< one turn in so many does nothing; 0: none
-    std::uint32_t receives = 100;  ///< per cent of the receive queue that it keeps posted
+    std::uint32_t batch = 4;       ///< most sends in one turn
+    std::uint32_t polls = 4;       ///< one turn in this many sends, the other turns poll
+    std::uint32_t idles = 0;       ///< one turn in this many only sleeps; 0: no turn does
+    std::uint32_t receives = 100;  ///< percentage of the receive queue that the application keeps posted
 };
 
 class Application {
@@ -35,16 +35,17 @@ public:
     Application(World& world, std::string name, Random random, Session session, std::uint32_t completion_slots,
                 bool wide, bool device_time, const Shape& shape);
 
-    /// Posts to this queue pair, as session number `lane` of those that share it. Session 0 posts the receives.
+    /// Posts to this queue pair, as session number `lane` of the sessions that share the queue pair. Session 0 posts
+    /// the receives.
     void use(Channel& channel, std::size_t lane);
-    /// Keeps this shared receive queue filled. At most one for an application.
+    /// Keeps this shared receive queue filled. Call at most once for each application.
     void use(SharedReceives& shared);
     /// The body of its thread.
     void run();
 
     /// Takes no completions until this step.
     void stop_polling(std::uint64_t until_step) { no_poll_until_ = until_step; }
-    /// Closes its session, in its own thread, and takes what is left.
+    /// The application's own thread closes its session and takes the remaining completions.
     void close_session() { close_wanted_ = true; }
 
     [[nodiscard]] const std::string& name() const noexcept { return name_; }
@@ -53,29 +54,30 @@ public:
     [[nodiscard]] bool ended() const noexcept { return ended_; }
     [[nodiscard]] bool uses(const Channel& channel) const noexcept;
     [[nodiscard]] SharedReceives* shared() const noexcept { return shared_; }
-    /// Whether no send is in flight. Does not count unsignaled sends, and sends of ends that have one of the excuses
-    /// `but_with`, or whose peer may lack receives or may have been kept by the provider.
+    /// True if no send is in flight that must still complete. Ignores unsignaled sends, unless they fill the send
+    /// queue. Ignores all sends of an end that has one of the excuses `but_with`, or whose peer may lack receives or
+    /// may have been kept by the provider.
     [[nodiscard]] bool sends_rest(std::uint32_t but_with) const noexcept;
-    /// Compares the session's figures with what was seen here.
+    /// Compares the session's figures with the counts kept here. Throws Violation if they differ.
     void check_figures();
     /// Throws if somebody has written to a buffer after its request had failed.
     void check_given_back() const;
 
 private:
-    /// A queue pair that it posts to.
+    /// A queue pair that the application posts to.
     struct Use {
         Channel* channel = nullptr;
         std::size_t lane = 0;
         bool receives = false;        ///< this application posts the receives of the queue pair
         std::vector<bool> send_busy;  ///< by slot
         std::vector<bool> recv_busy;
-        const End* life = nullptr;     ///< the life that these fields belong to
+        const End* life = nullptr;     ///< the life of the queue pair that this record describes
         QpHandle handle{};             ///< handle of `life`
-        QpHandle old_handle{};         ///< handle of the life before
+        QpHandle old_handle{};         ///< handle of the previous life
         std::uint32_t sends = 0;       ///< sends in flight
         std::uint32_t unsignaled = 0;  ///< unsignaled sends since the last signaled one
-        std::uint32_t retired = 0;     ///< retired requests seen here; compare Session::retired
-        Refusal refusal{};             ///< the last refusal; none after a request was accepted
+        std::uint32_t retired = 0;     ///< requests that retired in this life; compare Session::retired
+        Refusal refusal{};             ///< the last refusal; Refusal::none after an accepted request
     };
 
     void turn();
@@ -87,13 +89,13 @@ private:
     [[nodiscard]] bool send_datagram(Use& use, std::uint32_t slot);
     /// Submits the request, in one of the ways that the session offers.
     [[nodiscard]] bool submit(Use& use, const Request& request, const WorkRequest& work);
-    /// The next request of a send queue, with the memory of this slot.
+    /// Begins a request of a send queue. The request uses the memory of this slot.
     [[nodiscard]] Request begun(const Channel& channel, std::uint32_t slot) const;
     [[nodiscard]] std::uint64_t tag_of(const Channel& channel) const noexcept;
     void keep_receives(Use& use);
     void keep_shared_receives();
     void take_shared(const Completion& completion);
-    /// How many receives it keeps posted in a receive queue of this depth.
+    /// Number of receives that the application keeps posted in a receive queue of this depth.
     [[nodiscard]] std::uint32_t receives_wanted(std::uint32_t depth, std::uint32_t per_cent) const noexcept;
     [[nodiscard]] bool keeps_all_receives();
     void poll_all_and_retire();
@@ -128,10 +130,11 @@ private:
     std::uint32_t completion_slots_;
     bool wide_;
     bool device_time_;
-    std::map<std::pair<QpHandle, bool>, std::uint64_t> newest_times_;  ///< by queue pair and queue
+    /// by queue pair and queue; true: the receive queue
+    std::map<std::pair<QpHandle, bool>, std::uint64_t> newest_times_;
     std::set<QpHandle> lack_time_;  ///< queue pairs where a request succeeded without a device time
-    bool news_ = false;             ///< the session may have signaled that something was completed or retired
-    bool in_call_ = false;          ///< a call is in progress, and figures need not agree
+    bool news_ = false;             ///< the session may have signaled a completed or retired request
+    bool in_call_ = false;  ///< a call into the session is in progress: its figures may differ from the counts here
     bool close_wanted_ = false;
     bool closed_ = false;
     bool ended_ = false;

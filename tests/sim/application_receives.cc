@@ -11,14 +11,14 @@
 namespace pollcore::sim {
 
 std::uint32_t Application::receives_wanted(std::uint32_t depth, std::uint32_t per_cent) const noexcept {
-    // The receives of one queue pair must leave completion slots for those of the others. Otherwise all could wait for
-    // each other's messages.
+    // The receives of one queue pair must leave completion slots for the receives of the other queue pairs. Otherwise
+    // all queue pairs could wait for each other's messages.
     const auto fair = completion_slots_ / 2 / static_cast<std::uint32_t>(uses_.size() + (shared_ != nullptr));
     return std::clamp(depth * per_cent / 100, 1u, std::max(fair, 1u));
 }
 
-// Before the application sleeps without a limit: with all receives posted, nobody waits for it except by events that
-// wake it.
+// Called before the application sleeps without a limit. If all receives are posted, nobody waits for the application,
+// except for events that wake it.
 bool Application::keeps_all_receives() {
     keep_shared_receives();
     if (shared_ != nullptr && shared_->state->receives.size() < receives_wanted(shared_->depth, 100)) {

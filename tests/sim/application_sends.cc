@@ -144,8 +144,9 @@ std::uint64_t Application::tag_of(const Channel& channel) const noexcept {
            (next_sequence_ & kSequenceMask);
 }
 
-// Binds the channel's window to the memory that its peer writes to, or ends the access through it: an invalidation ends
-// a type 2 window, and a new bind moves a type 1 window. Does nothing while a request goes through the window.
+// Binds the channel's window to the memory that its peer writes to, or ends the access through the window's rkey: an
+// invalidation ends it for a type 2 window, a new bind for a type 1 window. Does nothing while a request uses the
+// window.
 bool Application::change_window(Use& use, std::uint32_t slot) {
     Channel& channel = *use.channel;
     if (!channel.ready || channel.window_busy || channel.window_in_doubt == channel.end ||
@@ -262,7 +263,7 @@ bool Application::submit(Use& use, const Request& request, const WorkRequest& wo
         on_refusal(use, end, request, refusal);
         return false;
     }
-    if (!channel.ready) {  // the peer's end may not be ready yet, and then these packets are lost
+    if (!channel.ready) {  // if the peer's end is not ready yet, these packets are lost
         world_.model.excuse(end, kLossy);
         if (end.peer != nullptr) {
             world_.model.excuse(*end.peer, kPeerEnding);

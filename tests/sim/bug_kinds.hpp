@@ -1,4 +1,4 @@
-// The planted bugs (runtime/base/planted.hpp), how seldom each happens, and the world that looks for it.
+// The planted bugs (runtime/base/planted.hpp), how often each happens, and the world that looks for it.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace pollcore::sim {
 struct BugKind {
     Bug bug{};
     std::string_view name;
-    std::string_view world;     ///< the world that looks for it
-    std::uint64_t once_in = 1;  ///< happens at one of so many opportunities
+    std::string_view world;     ///< the world that looks for the bug
+    std::uint64_t once_in = 1;  ///< the bug happens at one opportunity in this many
 };
 [[nodiscard]] const std::vector<BugKind>& bug_kinds();
 

@@ -150,7 +150,7 @@ pid_t in_child(Body&& body) {
     return child;
 }
 
-/// Notes how a process ended that has not reported it itself.
+/// Records how a process ended that did not report its own end.
 void note_end(int status, Report& report) {
     if (report.invariant[0] != 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) {
         return;
@@ -161,7 +161,7 @@ void note_end(int status, Report& report) {
                             : fmt::format("exit code {}\n", WEXITSTATUS(status)));
 }
 
-/// Runs one history in a process of its own, so that it may end in any way.
+/// Runs one history in its own process, so that the history may end in any way.
 void try_history(const HistoryOptions& options, Report& report) {
     report.invariant[0] = 0;
     const pid_t child = in_child([&] {
@@ -182,7 +182,7 @@ void try_history(const HistoryOptions& options, Report& report) {
     note_end(status, report);
 }
 
-/// The shortest history with the fewest troubles that still breaks the same invariant.
+/// Returns the shortest history with the fewest troubles that still breaks the same invariant.
 HistoryOptions shrink(HistoryOptions options, Report& report) {
     try_history(options, report);
     const std::string invariant = report.invariant;
@@ -201,7 +201,7 @@ HistoryOptions shrink(HistoryOptions options, Report& report) {
             options = tried;
         }
     }
-    // A shorter history winds down elsewhere and is therefore another history, but it usually fails in the same way.
+    // A shorter history winds down earlier. It is therefore another history, but it usually fails in the same way.
     for (std::uint64_t less = options.steps / 2; less > 8; less /= 2) {
         HistoryOptions tried = options;
         tried.steps -= less;
@@ -209,7 +209,7 @@ HistoryOptions shrink(HistoryOptions options, Report& report) {
             options = tried;
         }
     }
-    (void)still(options);  // makes the report that of the final options
+    (void)still(options);  // so that the report is about the final options
     return options;
 }
 
@@ -428,7 +428,7 @@ int print_history(HistoryOptions options) {
         fmt::print("\n{}\n", report->text);
     }
     std::fflush(nullptr);
-    // A broken history cannot be taken down, so no destructors run.
+    // A failed history cannot be taken down, so no destructors run.
     _exit(held ? 0 : 1);
 }
 

@@ -25,13 +25,13 @@ struct Campaign {
     Found* found = nullptr;  ///< takes the result instead of printing it
     double seconds = 0;      ///< 0: as long as it takes
     bool print_coverage = false;
-    bool complete = false;  ///< every trouble must meet queue pairs in every state that it can meet
+    bool complete = false;  ///< every trouble must meet queue pairs in every state that can_meet() allows
 };
 
 /// Returns the exit code: 0 when all invariants held; 1 when one did not, after printing the shrunk history.
 [[nodiscard]] int run_campaign(const Campaign& campaign);
 
-/// Prints a line for each history. Any two runs print the same lines, in any two processes.
+/// Prints a line for each history. Every process prints the same lines.
 [[nodiscard]] int print_digests(const Campaign& campaign);
 
 /// Checks that each planted bug is found within `seeds` histories. Returns the exit code.

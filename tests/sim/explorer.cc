@@ -8,7 +8,7 @@ namespace pollcore {
 void schedule_point(SchedulePoint point) noexcept {
     static constexpr const char* kNames[] = {"publishes", "takes",       "releases", "says that it sleeps",
                                              "arms",      "looks again", "wakes"};
-    // These two points do not influence who sleeps, and would only multiply the runs.
+    // These two points do not influence which thread sleeps, and would only multiply the runs.
     if (point == SchedulePoint::take || point == SchedulePoint::release) {
         return;
     }

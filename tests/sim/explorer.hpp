@@ -1,8 +1,9 @@
 // Explores every order in which a few threads can take turns, run by run.
 //
-// Threads are fibers. They give their turn back at each schedule point of the code that they run, and where they wait.
-// A run is defined by its choices: which thread goes on at each turn at which more than one could. The next run repeats
-// the last one with its last open choice changed. If the threads are deterministic, all runs are seen.
+// Threads are fibers. A thread gives its turn back at each schedule point of the code that it runs, and when it waits.
+// If several threads can have the next turn, the explorer chooses one. A run is defined by these choices. The next run
+// repeats the previous run, but changes the last choice that has an untried thread. If the threads are deterministic,
+// every possible run is made.
 #pragma once
 
 #include <cstdint>
@@ -23,23 +24,24 @@ public:
         std::string name;
         std::function<void()> body;
     };
-    /// The threads of one run, with a new shared state. `end` is called after all of them have ended.
+    /// The threads of one run, with a new shared state. `end` is called after all threads have ended.
     struct Run {
         std::vector<Thread> threads;
         std::function<void()> end;
     };
 
-    /// Makes all runs with at most `preemptions_max` preemptions, where a thread that could go on is held up for
-    /// another. Returns the number of runs. If nobody can go on in a run, `stuck` gets its description, and the
-    /// exploration ends.
+    /// Makes all runs with at most `preemptions_max` preemptions, and returns the number of runs. A preemption holds up
+    /// a thread that could go on, and gives the turn to another thread. If no thread can go on, calls `stuck` with a
+    /// description of the run, and ends the exploration.
     std::uint64_t explore(const std::function<Run()>& begin, const std::function<void(const std::string&)>& stuck,
                           std::uint32_t preemptions_max = ~std::uint32_t{0});
 
-    // ---- from a thread ----
+    // ---- called by the threads of a run ----
 
     /// The turn of the calling thread may end here.
     void point(const char* where);
-    /// Ends the turn of a thread that has found nothing to do: another thread that can go on has a turn first.
+    /// Ends the turn of a thread that has found nothing to do. The thread goes on after another thread has had a turn,
+    /// or when no other thread can go on.
     void yield();
     /// Ends the turn; the thread goes on only when done() is true.
     void wait(const char* where, const std::function<bool()>& done);

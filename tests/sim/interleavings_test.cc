@@ -17,8 +17,8 @@ namespace {
 
 using testing::SteppedWorld;
 
-// A worker that sleeps whenever it can. It has two queue pairs that are connected to each other, so that it completes
-// requests on them without help, and a third whose peer belongs to another thread.
+// A worker that sleeps whenever it can. Two of its queue pairs are connected to each other, so that it completes
+// requests on them without help. The peer of the third queue pair belongs to another thread.
 struct Scene {
     Scene() : world(options()) {
         SteppedWorld::QpShape shape;
@@ -123,7 +123,7 @@ struct Scene {
         wr.opcode = IBV_WR_SEND;
         ASSERT_EQ(ibv_post_send(other.get(), &wr, &bad), 0);
         ibv_wc wc;
-        (void)ibv_poll_cq(other_cq.get(), 1, &wc);  // its packet goes out
+        (void)ibv_poll_cq(other_cq.get(), 1, &wc);  // sends the packet
     }
 
     alignas(64) std::array<std::byte, 128> bytes{};

@@ -11,7 +11,7 @@ struct Held {
     bool operator==(const Held&) const = default;
 };
 
-/// What this process holds now. For a process with one thread.
+/// The resources that this process holds now. Only for a process with one thread.
 [[nodiscard]] Held held_now();
 
 }  // namespace pollcore::sim

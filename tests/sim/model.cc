@@ -73,8 +73,8 @@ namespace {
     }
 }
 
-/// Refused before it was in any queue. Such a request has no place in the order of the queue (runtime/DECISIONS.md,
-/// D19), and no other request fails because of it.
+/// Whether the request was refused before it was in any queue. Such a request has no place in the order of the queue
+/// (runtime/DECISIONS.md, D19), and no other request fails because of it.
 [[nodiscard]] bool never_queued(Status status) noexcept {
     return status == Status::post_refused || status == Status::request_refused || status == Status::session_closed;
 }
@@ -216,11 +216,13 @@ Request Model::completed(End& end, std::size_t lane_index, const Completion& com
         }
         return request;
     }
-    // The requests before it must be unsignaled, and have succeeded. A signaled one was lost or overtaken.
+    // The requests before the completed one must be unsignaled, and have succeeded. If one is signaled, its completion
+    // was lost or overtaken.
     while (queue.front().tag != completion.tag) {
         const Request first = queue.front();
         if (receive && (end.excuses & kCqLost) != 0) {
-            // The completion of the first request is lost. The runtime makes one when the queue pair has ended.
+            // The completion of the first request is lost. The runtime makes a completion for it when the queue pair
+            // has ended.
             const Request request = *found_at;
             queue.erase(found_at);
             return settled(end, lane, request, completion);
@@ -338,8 +340,8 @@ void Model::found(End& end, const Request& receive, const Completion& completion
         if (lane.messages.empty()) {
             continue;
         }
-        // Looks past the first message if messages before the found one may have been refused and never sent; the
-        // sender may not know that yet.
+        // Looks past the first message if messages before the found one may have been refused and never sent. The
+        // sender may not know of the refusal yet.
         const bool lost = (end.excuses & kCqLost) != 0;  // a message may be lost with the completion of its receive
         const bool all = lost || (end.peer->excuses & (kPostRefused | kEnding | kSessionClosing)) != 0;
         const auto found_at =

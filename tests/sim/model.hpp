@@ -1,9 +1,10 @@
-// The expected result of each work request, computed from what was asked and from the planned troubles.
+// The expected result of each work request, computed from the submitted requests and the planned troubles.
 //
 // The model knows the rules of reliable connections from the specification and from the project's design. It shares no
 // code with the runtime, only the public records. A check that fails throws Violation.
 //
-// The life of a queue pair ends when it is closed or reset. Each life is an End, connected to an End of the peer.
+// A life of a queue pair ends when the queue pair is closed or reset. Each life is an End, connected to an End of the
+// peer.
 #pragma once
 
 #include <cstddef>
@@ -26,22 +27,23 @@ namespace pollcore::sim {
     return opcode == Opcode::rdma_write || opcode == Opcode::rdma_write_with_imm;
 }
 
-/// Why requests of an end may fail. Set when the cause begins to exist, so a failure without an excuse is a bug.
+/// Reasons why requests of an end may fail. An excuse is set when its cause begins to exist, so a failure without an
+/// excuse is a bug.
 enum Excuse : std::uint32_t {
-    kOwnRequest = 1u << 0,   ///< one of its requests cannot succeed
-    kPeerRequest = 1u << 1,  ///< a request of the peer puts it into error
-    kInjected = 1u << 2,     ///< a fault with a status was planned on its device
-    kEnding = 1u << 3,       ///< it is being closed, reset or disconnected
+    kOwnRequest = 1u << 0,   ///< one of the end's requests cannot succeed
+    kPeerRequest = 1u << 1,  ///< a request of the peer puts the end into error
+    kInjected = 1u << 2,     ///< a fault with a status was planned on the end's device
+    kEnding = 1u << 3,       ///< the end is being closed, reset or disconnected
     kPeerEnding = 1u << 4,   ///< the peer is being closed, reset or disconnected, or has failed
-    kLossy = 1u << 5,        ///< packets may be lost for longer than they are repeated
+    kLossy = 1u << 5,        ///< packets may be lost for longer than the sender repeats them
     kDeviceLost = 1u << 6,
     kCqLost = 1u << 7,       ///< completions may be lost
     kPostRefused = 1u << 8,  ///< the provider may refuse a post
     kSessionClosing = 1u << 9,
-    kShortOfReceives = 1u << 10,  ///< the peer may lack receives for longer than sends are repeated
+    kShortOfReceives = 1u << 10,  ///< the peer may lack receives for longer than the sender repeats its sends
     kPeerDeviceLost = 1u << 11,
-    kKept = 1u << 12,         ///< the provider may refuse to destroy it; then its requests must not be completed (H2)
-    kModifyFails = 1u << 13,  ///< a change of its state may fail half-way and put it into error
+    kKept = 1u << 12,  ///< the provider may refuse to destroy the QP; then its requests must not be completed (H2)
+    kModifyFails = 1u << 13,  ///< a change of the QP's state may fail half-way and put the QP into error
 };
 
 /// The excuses in words.
@@ -50,8 +52,8 @@ enum Excuse : std::uint32_t {
 /// A mistake that the application makes in a request.
 enum class Defect : std::uint8_t {
     none,
-    local_key,   ///< its lkey names nothing
-    remote_key,  ///< its rkey names nothing
+    local_key,   ///< the lkey names no memory region
+    remote_key,  ///< the rkey names no memory region
     too_long,    ///< a message longer than the receives of the peer
 };
 
@@ -65,15 +67,15 @@ struct Request {
     Defect defect = Defect::none;
     std::uint32_t length = 0;
     std::uint32_t imm = 0;
-    std::uint64_t pattern = 0;    ///< pattern of its bytes, if it carries any
-    std::byte* local = nullptr;   ///< receives and reads: where bytes go
-    std::byte* remote = nullptr;  ///< writes: where they go, in the peer's memory
+    std::uint64_t pattern = 0;    ///< pattern of the request's bytes, if it carries bytes
+    std::byte* local = nullptr;   ///< receives and reads: the buffer that takes the bytes
+    std::byte* remote = nullptr;  ///< writes: the target in the peer's memory
     std::uint64_t add = 0;
     std::uint32_t slot = 0;        ///< used only by the application
     std::uint64_t order = 0;       ///< position among its session's requests, or in its shared receive queue
-    End* to = nullptr;             ///< datagrams: where they go
-    std::uint32_t window_key = 0;  ///< rkey of the window that it goes through or ends
-    bool way_ends = false;         ///< its address handle was being destroyed when it was submitted
+    End* to = nullptr;             ///< datagrams: the receiver
+    std::uint32_t window_key = 0;  ///< rkey of the window that the request uses or ends
+    bool way_ends = false;         ///< the address handle was being destroyed when the request was submitted
 };
 
 /// A message that takes a receive, as the receiver must find it.
@@ -87,8 +89,8 @@ struct Message {
     std::uint64_t pattern = 0;
 };
 
-/// A datagram that was sent and not yet found. It may be lost if no receive is posted when it arrives, or if something
-/// else excuses the loss.
+/// A datagram that was sent and not yet found. It may be lost if no receive is posted when it arrives, or if there is
+/// another excuse for the loss.
 struct Datagram {
     std::uint64_t tag = 0;
     const End* from = nullptr;
@@ -96,16 +98,17 @@ struct Datagram {
     std::uint32_t imm = 0;
     bool with_imm = false;
     std::uint64_t pattern = 0;
-    std::uint64_t room = 0;  ///< receives that were certainly posted before it was sent, including taken ones
-    bool lost = false;       ///< may be lost: its request has failed, or its receiver's life ended
+    std::uint64_t room = 0;  ///< number of receives certainly posted before the datagram was sent, including taken ones
+    bool lost = false;       ///< may be lost: the request has failed, or the receiver's life has ended
 };
 
 /// The requests of one session on a send queue. Several sessions may post to one queue; the worker decides the order
-/// between them.
+/// between requests of different sessions.
 struct Lane {
-    std::deque<Request> sends;               ///< in flight, oldest first
-    std::deque<Message> messages;            ///< sent, and not yet found by the peer
-    std::vector<std::uint64_t> passed_over;  ///< tags of messages that the peer missed before it found a later one
+    std::deque<Request> sends;     ///< in flight, oldest first
+    std::deque<Message> messages;  ///< sent, and not yet found by the peer
+    /// tags of messages that the peer had not found when it found a later message
+    std::vector<std::uint64_t> passed_over;
     bool failed = false;
 };
 
@@ -115,22 +118,23 @@ struct End {
     std::uint64_t number = 0;
     End* peer = nullptr;
     std::uint32_t excuses = 0;
-    bool rnr_for_ever = false;     ///< rnr_retry 7: a missing receive alone ends nothing
-    std::vector<Status> injected;  ///< the statuses of faults that may meet it
+    bool rnr_for_ever = false;     ///< rnr_retry is 7: a missing receive alone makes no request fail
+    std::vector<Status> injected;  ///< statuses of planned faults that may hit this end
     std::vector<Lane> lanes;       ///< one for each session that posts
     std::deque<Request> receives;  ///< in flight, oldest first
     bool receive_failed = false;
     bool datagrams = false;  ///< a UD queue pair, without a peer
     std::uint32_t qp_num = 0;
-    std::deque<Datagram> arriving;  ///< in the order they were submitted
+    std::deque<Datagram> arriving;  ///< datagrams sent to this end, in the order of their submission
     std::uint64_t datagrams_found = 0;
     const End* found_from = nullptr;    ///< sender of the last datagram that was found
     std::uint64_t receives_posted = 0;  ///< receives up to this Request::order are certainly posted
-    std::uint64_t shared_taken = 0;     ///< Request::order of the last receive that it took from a shared receive queue
-    std::uint64_t messages_done = 0;    ///< sent messages that succeeded
-    std::uint64_t messages_found = 0;   ///< sent messages that the peer has found
-    std::uint64_t added = 0;            ///< sum that successful atomics have added to the peer's word
-    std::uint64_t added_perhaps = 0;    ///< sum of failed atomics, which the peer may have carried out
+    /// Request::order of the last receive that this end took from a shared receive queue
+    std::uint64_t shared_taken = 0;
+    std::uint64_t messages_done = 0;   ///< sent messages that succeeded
+    std::uint64_t messages_found = 0;  ///< sent messages that the peer has found
+    std::uint64_t added = 0;           ///< sum that successful atomics have added to the peer's word
+    std::uint64_t added_perhaps = 0;   ///< sum of failed atomics, which the peer may have carried out
 
     [[nodiscard]] bool sends_in_flight() const noexcept;
     /// Whether a request in flight goes through this window.
@@ -141,7 +145,7 @@ struct End {
 struct SharedQueue {
     std::string name;
     SrqHandle handle{};
-    std::uint32_t excuses = 0;     ///< kEnding: it is being closed
+    std::uint32_t excuses = 0;     ///< kEnding: the queue is being closed
     std::deque<Request> receives;  ///< in flight, oldest first
     std::uint64_t submitted = 0;
     std::uint64_t taken = 0;  ///< Request::order of the last receive that any queue pair took
@@ -149,7 +153,7 @@ struct SharedQueue {
 
 [[nodiscard]] std::string_view opcode_name(Opcode opcode) noexcept;
 
-/// Fills in bytes that identify the message and their place in it.
+/// Fills `bytes` with values that identify the message and the position of each byte.
 void fill_pattern(std::span<std::byte> bytes, std::uint64_t pattern) noexcept;
 [[nodiscard]] bool has_pattern(std::span<const std::byte> bytes, std::uint64_t pattern) noexcept;
 
@@ -157,8 +161,8 @@ class Model {
 public:
     explicit Model(Trace& trace) : trace_(trace) {}
 
-    /// A packet was lost, or will be. Requests survive that. But the packet may be the answer to a request that cannot
-    /// succeed, and the peer, which is then in error, does not answer the repeated request.
+    /// A packet was lost, or will be. Requests survive the loss, with one exception: the lost packet may be the answer
+    /// to a request that cannot succeed. The peer is then in error, and does not answer the repeated request.
     bool packets_lost = false;
     /// A packet was late, or will be, so the packets of one sender may arrive in another order.
     bool packets_late = false;
@@ -166,39 +170,40 @@ public:
     /// Begins a life of a queue pair that `lanes` sessions post to.
     End& begin(std::string name, std::size_t lanes);
     void connect(End& a, End& b);
-    /// Datagrams name a queue pair number, not a life: `end` may find datagrams that were sent to the life `before` it.
+    /// Datagrams name a queue pair number, not a life: `end` may find datagrams that were sent to its previous life
+    /// `before`.
     void inherit(End& end, End& before);
     void excuse(End& end, std::uint32_t excuses);
 
     using OnRetired = std::function<void(const Request&)>;
 
-    /// Call before this lane's session submits the request: the peer may have it before the submission returns.
-    /// Receives have no lane.
+    /// Call before this lane's session submits the request: the peer may receive the message before the submission
+    /// returns. Receives have no lane.
     void submitting(End& end, std::size_t lane, const Request& request);
     /// The runtime has refused the request.
     void refused(End& end, std::size_t lane, const Request& request);
-    /// The runtime has completed a request. Returns the request; `on_retired` gets all unsignaled requests that end
-    /// with it.
+    /// The runtime has completed a request. Returns the request; `on_retired` is called for each unsignaled request
+    /// that ends with it.
     Request completed(End& end, std::size_t lane, const Completion& completion, const OnRetired& on_retired);
 
     SharedQueue& begin_shared(std::string name, SrqHandle handle);
     void excuse(SharedQueue& queue, std::uint32_t excuses) { queue.excuses |= excuses; }
     void submitting(SharedQueue& queue, Request request);
     void refused(SharedQueue& queue);
-    /// `end` is the life of the queue pair that the completion names; null when it names none.
+    /// `end` is the life of the queue pair that the completion names; null if the completion names none.
     Request completed(SharedQueue& queue, End* end, const Completion& completion);
     /// Call when the queue completes nothing more. Returns how many receives stay in flight for ever.
     [[nodiscard]] std::size_t over(const SharedQueue& queue) const;
 
-    /// The session has counted `more` further unsignaled requests of the lane as succeeded. Ends those that are the
-    /// oldest in flight, and returns how many.
+    /// The session has counted `more` further unsignaled requests of the lane as succeeded. Ends the oldest of these in
+    /// flight, and returns the number of ended requests.
     std::uint32_t retired(End& end, std::size_t lane, std::uint32_t more, const OnRetired& on_retired);
     /// Call when the lane completes nothing more: the remaining requests must be unsignaled, and have succeeded.
     /// Returns how many stay in flight for ever because the provider keeps the queue pair.
     std::size_t over(End& end, std::size_t lane, const OnRetired& on_retired);
-    /// Whether every message that must arrive was found; also true where something excuses the end or its peer.
+    /// True if every message that must arrive was found, or if the end or its peer has an excuse.
     [[nodiscard]] bool rests(const End& end) const;
-    /// Call when both ends have had time enough. Throws unless rests().
+    /// Call after both ends have had enough time. Throws unless rests().
     void at_rest(const End& end) const;
     /// Call when all work is over: `word` is the word that the peer's atomics have changed.
     void at_end(const End& end, std::uint64_t word) const;

@@ -21,7 +21,7 @@ public:
     }
     /// 0 to n - 1; n must be much smaller than 2^32.
     std::uint32_t below(std::uint32_t n) noexcept { return static_cast<std::uint32_t>((next() >> 32) * n >> 32); }
-    /// Both ends included.
+    /// From low to high, both included.
     std::uint32_t between(std::uint32_t low, std::uint32_t high) noexcept { return low + below(high - low + 1); }
     /// True once in n times.
     bool one_in(std::uint32_t n) noexcept { return below(n) == 0; }

@@ -83,7 +83,7 @@ struct Scheduler::Thread {
     const std::string* name = nullptr;
     std::function<void()> body;
     boost::context::fiber fiber;
-    boost::context::fiber scheduler;  ///< the context that gave it the turn
+    boost::context::fiber scheduler;  ///< the context that gave this thread its turn
     const void* stack = nullptr;
     const void* outer_stack = nullptr;
     std::size_t outer_size = 0;
@@ -91,7 +91,7 @@ struct Scheduler::Thread {
     std::exception_ptr failure;
     std::uint32_t weight = 1;
     std::uint64_t off_until_step = 0;             ///< taken off its core until this step
-    std::uint64_t wake_ns = 0;                    ///< end of its sleep, or of its wait at the latest
+    std::uint64_t wake_ns = 0;                    ///< when its sleep ends, or when its wait times out
     const std::function<bool()>* done = nullptr;  ///< the condition that it waits for
     bool ended = false;
 };
@@ -155,7 +155,7 @@ Scheduler::Thread* Scheduler::choose() {
     for (const auto& thread : threads_) {
         all += thread->weight;
     }
-    // Chooses by weight; if that thread cannot go on, the next one that can.
+    // Chooses a thread by weight. If that thread cannot go on, chooses the next thread that can.
     std::uint32_t at = random_.below(all);
     std::size_t first = 0;
     while (at >= threads_[first]->weight) {
@@ -171,8 +171,8 @@ Scheduler::Thread* Scheduler::choose() {
     return nullptr;
 }
 
-// A turn takes some hundred nanoseconds. While nothing happens, all wait for the next timer, so time passes faster: the
-// steps are better spent on what follows.
+// A turn takes some hundred nanoseconds. If nothing happens for many turns, all threads wait for a timer. Time then
+// passes faster, which leaves more steps for later work.
 void Scheduler::pass_time() {
     std::uint64_t passed = random_.between(20, 400);
     if (random_.one_in(jump_odds_)) {

@@ -1,5 +1,5 @@
-// Threads that are turned by hand, and their clock. A seed decides which thread runs next, for how long, and when it
-// sleeps. One thread runs at a time, from one place where it may be interrupted to the next.
+// Threads that take turns, and their clock. A seed decides which thread runs next, for how long, and which thread is
+// delayed. One thread runs at a time, from one place where it may be interrupted to the next such place.
 //
 // A thread is a fiber. It gives its turn back by yield(), by waiting, or at a schedule point of the code that it runs.
 #pragma once
@@ -19,34 +19,35 @@ namespace pollcore::sim {
 class Scheduler {
 public:
     explicit Scheduler(Random random);
-    ~Scheduler();  ///< only after all threads have ended
+    ~Scheduler();  ///< call only after all threads have ended
     Scheduler(const Scheduler&) = delete;
     Scheduler& operator=(const Scheduler&) = delete;
 
-    /// A thread that begins at its first turn.
+    /// Makes a thread. It begins to run at its first turn.
     void start(std::string name, std::function<void()> body);
 
-    /// Gives one turn to one thread. False when no thread is left. Rethrows what a thread throws.
+    /// Gives one turn to one thread. Returns false if no thread is left. Rethrows an exception that a thread throws.
     bool step();
     [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
     [[nodiscard]] std::uint64_t now_ns() const noexcept { return now_ns_; }
     /// Name of the thread whose turn it is. The reference is valid as long as the scheduler lives.
     [[nodiscard]] const std::string& running() const noexcept;
 
-    // ---- from a thread ----
+    // ---- called by the threads ----
 
     void yield();
     void sleep(std::uint64_t ns);
-    /// Waits until done() is true or the time is over, and returns done(). done() is called in other threads' turns.
+    /// Waits until done() is true or the timeout is over, and returns done(). done() is also called in other threads'
+    /// turns.
     bool wait(std::uint64_t timeout_ns, const std::function<bool()>& done);
-    /// Waits as long as it takes.
+    /// Waits without a timeout.
     void wait(const std::function<bool()>& done) { (void)wait(kForever, done); }
     /// The turn may end here, at random.
     void point();
-    /// Reports that something was done: time then passes slowly.
+    /// Reports that a thread has done some work: time then passes slowly.
     void progress() noexcept { quiet_turns_ = 0; }
 
-    /// From now on all threads take turns alike and none is delayed, so that all work that can end does end.
+    /// From now on all threads get equally many turns and none is delayed. All work that can end then ends.
     void settle() noexcept;
 
     /// The scheduler whose thread is running; null elsewhere.
@@ -70,10 +71,10 @@ private:
     Thread* running_ = nullptr;
     std::uint64_t steps_ = 0;
     std::uint64_t now_ns_ = 1'000'000;
-    std::uint32_t quiet_turns_ = 0;  ///< consecutive turns in which nothing was done
-    std::uint32_t point_odds_ = 0;   ///< a schedule point ends the turn once in so many; 0: never
-    std::uint32_t delay_odds_ = 0;   ///< a thread is taken off its core once in so many turns; 0: never
-    std::uint32_t jump_odds_ = 0;    ///< time jumps once in so many turns
+    std::uint32_t quiet_turns_ = 0;  ///< consecutive turns without work
+    std::uint32_t point_odds_ = 0;   ///< one schedule point in this many ends the turn; 0: none does
+    std::uint32_t delay_odds_ = 0;   ///< one turn in this many delays the thread for some steps; 0: none does
+    std::uint32_t jump_odds_ = 0;    ///< one turn in this many lets the clock jump
 };
 
 }  // namespace pollcore::sim

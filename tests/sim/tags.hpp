@@ -1,4 +1,4 @@
-// The parts of a request's tag: channel, life and request.
+// The parts of a request's tag: its channel, the life of the queue pair, and the request's number.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The troubles that a history can have, and the plan of those that happen.
+// The troubles that a history can have, and the plan of its troubles.
 #pragma once
 
 #include <array>
@@ -13,8 +13,8 @@ namespace pollcore::sim {
 enum class Trouble : std::uint8_t {
     // Troubles of the network
     delay,      ///< packets come late
-    loss,       ///< a few packets are lost, and repeated
-    outage,     ///< no packet arrives for longer than packets are repeated
+    loss,       ///< a few packets are lost; the sender repeats them
+    outage,     ///< no packet arrives for longer than the sender repeats packets
     port_flap,  ///< the port goes down, and comes up again
     // Troubles of the provider
     send_status,  ///< a request completes with a status from the plan
@@ -30,8 +30,8 @@ enum class Trouble : std::uint8_t {
     device_fatal,
     device_removed,
     // Troubles that the program causes
-    local_key,   ///< a request with an lkey that names nothing
-    remote_key,  ///< a request with an rkey that names nothing
+    local_key,   ///< a request with an lkey that names no memory region
+    remote_key,  ///< a request with an rkey that names no memory region
     too_long,    ///< a message longer than the peer's receives
     reset,       ///< a queue pair is reset, and connected again
     end_way,     ///< an address handle is destroyed, and another made
@@ -47,7 +47,7 @@ inline constexpr std::size_t kTroubles = 28;
 
 [[nodiscard]] std::string_view trouble_name(Trouble trouble) noexcept;
 
-/// The state of a queue pair when it met trouble.
+/// The state of a queue pair when a trouble meets it.
 enum class Doing : std::uint8_t { unconnected, idle, busy, failed, ending };
 inline constexpr std::size_t kDoings = 5;
 [[nodiscard]] std::string_view doing_name(Doing doing) noexcept;
@@ -60,7 +60,7 @@ using Coverage = std::array<std::array<std::uint64_t, kDoings>, kTroubles>;
 
 struct Planned {
     Trouble trouble{};
-    std::uint64_t step = 0;    ///< the step when it begins
+    std::uint64_t step = 0;    ///< the step at which the trouble begins
     std::uint32_t where = 0;   ///< index of a channel, application or runtime, modulo their number
     std::uint64_t chance = 0;  ///< seed for everything else
 };

@@ -24,7 +24,7 @@ constexpr std::array<Shape, 6> kShapes{
     Shape{.name = "careless", .window = 64, .batch = 12, .polls = 2, .idles = 2, .receives = 20},
 };
 
-// Without planned troubles, all work that can end has ended after so many steps.
+// Without planned troubles, all work that can end has ended after this many steps.
 constexpr std::uint64_t kStepsToRest = 100'000;
 
 [[nodiscard]] std::uint32_t power_of_two(Random& random, std::uint32_t low_log2, std::uint32_t high_log2) {
@@ -369,7 +369,8 @@ void World::make_datagrams(std::uint32_t runtime, Application& application) {
     application.use(channel, 0);
 }
 
-// Makes an address handle to side `to`, from the information of one of its UD queue pairs. It serves for all of them.
+// Makes an address handle to side `to`, from the information of one of its UD queue pairs. The handle serves for all of
+// them.
 void World::make_way(Channel& channel, std::uint32_t to) {
     const auto there = std::find_if(datagrams_.begin(), datagrams_.end(), [&](const Channel* other) {
         return other->runtime == to && !other->closed && !may_be_gone(*other);
@@ -428,7 +429,7 @@ void World::begin_life(Channel& channel) {
     if (channel.lives.size() > 1 && may_be_gone(channel)) {
         model.excuse(end, kSessionClosing);
     }
-    if (channel.lives.size() > 1 && channel.window.valid()) {  // a reset may have made the window anew
+    if (channel.lives.size() > 1 && channel.window.valid()) {  // a reset may have replaced the window
         attempt(
             "asks for a window's key", [&] { return control_may_fail_ || may_be_gone(channel); },
             [&] { ask_window(channel); });
@@ -485,9 +486,9 @@ void World::wind_down() {
             }
         }
     }
-    // The requests of a queue pair whose CQ is lost wait until it is destroyed. If the provider has refused that, they
-    // wait until it is closed. Requests may wait for ever if the provider keeps the queue pair or did not let it go to
-    // ERR.
+    // The requests of a queue pair whose CQ is lost wait until the queue pair is destroyed. If the provider has refused
+    // to destroy it, they wait until it is closed. Requests may wait for ever if the provider keeps the queue pair or
+    // refused to move it to ERR.
     const std::uint32_t may_wait = control_may_fail_ ? kCqLost | kKept | kModifyFails : 0;
     const auto rest = [&] {
         return std::all_of(applications_.begin(), applications_.end(), [&](const auto& application) {

@@ -25,7 +25,7 @@
 
 namespace pollcore::sim {
 
-/// A shared receive queue, as the application that it belongs to sees it.
+/// A shared receive queue, as its application sees it.
 struct SharedReceives {
     static constexpr std::uint32_t kSlots = 64;  ///< slots of memory; a slot whose receive has failed is not used again
 
@@ -46,7 +46,7 @@ struct Channel {
     // The memory of each life: receives, sends, the target of the peer's writes, the source of its reads, and one word
     // for its atomics.
     static constexpr std::uint32_t kSlotBytes = 384;
-    static constexpr std::uint32_t kSlots = 12;  ///< slots of each kind; more than any queue in a history has
+    static constexpr std::uint32_t kSlots = 12;  ///< slots of each kind; more than any queue in a history is deep
     static constexpr std::uint32_t kLives = 3;
     static constexpr std::size_t kLifeBytes = std::size_t{kSlotBytes} * (3 * kSlots + 1) + 64;
 
@@ -56,11 +56,11 @@ struct Channel {
     std::uint32_t qp_num = 0;
     MemoryRegion memory;
     Channel* peer = nullptr;  ///< null for a UD queue pair
-    End* end = nullptr;       ///< its present life
+    End* end = nullptr;       ///< the present life
     std::vector<End*> lives;
     std::vector<QpHandle> handles;     ///< one for each life
-    SharedReceives* shared = nullptr;  ///< the queue that it takes receives from; null: its own
-    std::uint32_t lasting = 0;         ///< excuses of the troubles planned for the queue pair, in all later lives
+    SharedReceives* shared = nullptr;  ///< shared receive queue of the queue pair; null: it has its own receive queue
+    std::uint32_t lasting = 0;         ///< excuses that all later lives of the queue pair have, too
     bool ready = false;                ///< connected, and not being ended
     bool closed = false;
     std::uint32_t sends_max = 0;  ///< for each session
@@ -74,20 +74,20 @@ struct Channel {
     // For a UD queue pair:
     static constexpr std::uint32_t kQkey = 0x77;
     bool datagram = false;
-    std::array<AddressHandle, 2> ways;  ///< by side, if the side has a UD queue pair
-    std::array<bool, 2> way_ends{};     ///< by side: the address handle is being destroyed
+    std::array<AddressHandle, 2> ways;  ///< to each side; invalid if the side has no UD queue pair
+    std::array<bool, 2> way_ends{};     ///< whether the address handle to the side is being destroyed
     // For a connected queue pair with a window. The window opens the memory that the peer writes to.
     MemoryWindow window;
     bool window_busy = false;          ///< a bind or an invalidation is in flight
-    std::uint32_t window_key = 0;      ///< valid rkey of the window; 0: none, or it is being ended
-    const End* window_life = nullptr;  ///< the life that it was bound in
-    const End* window_in_doubt =
-        nullptr;  ///< type 2: a life in which a bind or an invalidation failed, so nobody knows if it is bound
+    std::uint32_t window_key = 0;      ///< valid rkey of the window; 0: it has none, or the rkey is being ended
+    const End* window_life = nullptr;  ///< the life in which the window was bound
+    /// Type 2: a life in which a bind or an invalidation failed, so nobody knows if the window is bound.
+    const End* window_in_doubt = nullptr;
     std::uint32_t next_key = 0;
-    std::vector<std::uint32_t> dying_keys;  ///< keys that end with this life
-    std::vector<std::uint32_t> dead_keys;   ///< former keys of the window
+    std::vector<std::uint32_t> dying_keys;  ///< rkeys that end with the present life
+    std::vector<std::uint32_t> dead_keys;   ///< rkeys that have ended
 
-    /// For a key of a type 2 window, which ends with the life that it was bound in.
+    /// Notes an rkey of a type 2 window. It ends with the life in which the window was bound.
     void ends_with_life(const End& life, std::uint32_t key) { (&life == end ? dying_keys : dead_keys).push_back(key); }
 
     [[nodiscard]] std::byte* receive_slot(std::uint32_t slot) const noexcept {
@@ -108,7 +108,7 @@ inline std::byte* SharedReceives::slot(std::uint32_t slot) const noexcept {
     return memory.data() + slot * Channel::kSlotBytes;
 }
 
-/// With this name the seed of a history decides the kind of its world.
+/// With this name, the history's seed decides which kind of world it has.
 inline constexpr std::string_view kAllWorlds = "all";
 
 struct HistoryOptions {
@@ -125,10 +125,10 @@ struct WorldKind {
     std::string_view about;
     std::uint32_t connections_max;
     std::uint32_t troubles_max;
-    std::uint32_t shared_in;     ///< one in so many applications has a shared receive queue
-    std::uint32_t datagrams_in;  ///< one in so many applications has a UD queue pair
-    std::uint32_t windows_in;    ///< one in so many ends of connections has a memory window
-    std::vector<Trouble> among;  ///< empty: all
+    std::uint32_t shared_in;     ///< one application in this many has a shared receive queue
+    std::uint32_t datagrams_in;  ///< one application in this many has a UD queue pair
+    std::uint32_t windows_in;    ///< one end of a connection in this many has a memory window
+    std::vector<Trouble> among;  ///< the troubles that can happen; empty: all
 };
 [[nodiscard]] const std::vector<WorldKind>& world_kinds();
 
@@ -152,10 +152,10 @@ public:
     void met(Trouble trouble, const Channel& channel);
     /// The UD queue pairs.
     [[nodiscard]] const std::vector<Channel*>& datagrams() const noexcept { return datagrams_; }
-    /// The life of a queue pair of this side that has, or had, this handle. Null: there is none.
+    /// The life of a queue pair of this side that has, or had, this handle. Null if there is none.
     [[nodiscard]] End* life_of(std::uint32_t runtime, QpHandle qp) const noexcept;
 
-    // ---- afterwards ----
+    // ---- after run() ----
 
     [[nodiscard]] const Coverage& coverage() const noexcept { return coverage_; }
     [[nodiscard]] const std::vector<Planned>& plan() const noexcept { return plan_; }
@@ -176,7 +176,7 @@ private:
         std::unique_ptr<Runtime> runtime;
         const ControlCounters* counters = nullptr;  ///< counters of the runtime
         SoftDevice* device = nullptr;               ///< null when the device is, or may be, gone
-        std::vector<Injected> injected;             ///< injected faults that have met nothing yet
+        std::vector<Injected> injected;             ///< injected faults that have not happened yet
         std::uint64_t events_told = 0;
         bool stopping = false;
         bool lost = false;
@@ -209,7 +209,7 @@ private:
     void note_events(Side& side);
     void reset(Channel& channel);
     void create_more(Side& side, Application& application);
-    /// False when the call failed. Throws Violation if it failed while may_fail() is false.
+    /// Returns false if the call failed. Throws Violation if the call failed although may_fail() is false.
     template <class MayFail, class Call>
     bool attempt(const char* what, MayFail&& may_fail, Call&& call);
     [[nodiscard]] bool may_be_gone(const Channel& channel) const;

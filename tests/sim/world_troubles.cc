@@ -68,8 +68,9 @@ void World::closes_session(Application& application) {
     }
 }
 
-/// Asks for the key that the next bind starts from. A new window may have the number of an old one. Then all dead keys
-/// with this number may open something again, because their last eight bits only count binds.
+/// Reads the window's rkey, from which the next bind's rkey is computed. A new window may have the number of an old
+/// window (the rkey's upper 24 bits). Then all dead keys with this number may give access again, because their last
+/// eight bits only count binds.
 void World::ask_window(Channel& channel) {
     const std::uint32_t key = channel.window.rkey();
     if (key == std::exchange(channel.next_key, key)) {
@@ -82,7 +83,8 @@ void World::ask_window(Channel& channel) {
     }
 }
 
-/// A trouble that is planned for a queue pair, or for its device, may meet this life or a later one.
+/// Excuses the present life and all later lives, because a trouble that is planned for a queue pair, or for its device,
+/// may meet any of them.
 void World::excuse(Channel& channel, std::uint32_t own, std::uint32_t peers) {
     channel.lasting |= own;
     if (channel.shared != nullptr) {
@@ -149,8 +151,8 @@ void World::end_shared(SharedReceives& shared) {
     attempt("closes a shared receive queue", gone, [&] { shared.queue.close(); });
 }
 
-// An address handle cannot be destroyed while sends name it, and sends that were submitted before are carried out.
-// Later sends may find it gone.
+// An address handle cannot be destroyed while sends in flight name it. Sends that were submitted before are carried
+// out. Later sends may find the handle gone.
 void World::renew_way(Channel& channel, std::uint32_t to) {
     AddressHandle& way = channel.ways[to];
     if (!way.valid()) {
@@ -217,7 +219,7 @@ void World::inject(Side& side, const Channel* channel, Trouble trouble, SoftFaul
     side.device->inject(fault);
 }
 
-// Notes the faults of the device that have met something since the last step.
+// Notes the faults of the device that have happened since the last step.
 void World::note_met(Side& side) {
     std::erase_if(side.injected, [&](const Injected& injected) {
         if (side.device->faults_met(injected.kind) == injected.met_before) {
@@ -269,7 +271,7 @@ void World::reset(Channel& channel) {
     }
 }
 
-// Makes objects beside the running traffic, so that injected creation faults meet something, and drops them again.
+// Makes objects while the traffic runs, and drops them again, so that injected creation faults can happen.
 void World::create_more(Side& side, Application& application) {
     const auto may_fail = [] { return true; };
     const auto try_it = [&](auto&& make) { attempt("makes something", may_fail, [&] { (void)make(); }); };

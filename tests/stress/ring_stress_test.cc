@@ -1,5 +1,5 @@
-// Two threads on one ring, with single items and batches mixed: the test checks the order and every payload word. Both
-// threads yield when they cannot go on, since the machine may have one core for both.
+// Two threads on one ring, which use single items and batches. The test checks the order of the items and every word of
+// their payload. Each thread yields when it cannot go on, because both may have to share one core.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -24,7 +24,7 @@ constexpr std::uint64_t kItems = 300'000;
 constexpr std::uint64_t kItems = 5'000'000;
 #endif
 
-// A word that depends on the sequence number and on its place.
+// A word of test data that depends on the item's sequence number and on the word's place in the item.
 std::uint64_t word(std::uint64_t sequence, std::uint64_t place) {
     return (sequence * 0x9e3779b97f4a7c15 + place) * 0xbf58476d1ce4e5b9;
 }
@@ -55,7 +55,8 @@ Completion make(std::uint64_t sequence, Completion*) {
     return completion;
 }
 
-/// Writes a slot's contents like the ring's fill functions.
+/// Writes the contents of a slot, as the fill function of RingProducer::write() must do it: all but the last word,
+/// which is returned.
 template <class T>
 std::uint64_t fill(T& slot, std::uint64_t sequence) {
     const T value = make(sequence, static_cast<T*>(nullptr));
@@ -66,7 +67,7 @@ std::uint64_t fill(T& slot, std::uint64_t sequence) {
     return last;
 }
 
-/// Runs both ends, which use all their functions at random.
+/// Runs the producer and the consumer in two threads. Both use all functions of their end of the ring at random.
 template <class T>
 void run(std::uint32_t capacity, std::uint64_t start, std::uint32_t seed) {
     const std::size_t bytes = ring_bytes<T>(capacity);
@@ -106,7 +107,7 @@ void run(std::uint32_t capacity, std::uint64_t start, std::uint32_t seed) {
     std::uint64_t wrong = 0;
     const auto look = [&wrong](const T& got, std::uint64_t sequence) {
         const T expected = make(sequence, static_cast<T*>(nullptr));
-        // The last byte belongs to the ring.
+        // The last byte of a slot belongs to the ring.
         wrong += std::memcmp(&got, &expected, sizeof(T) - 1) != 0;
     };
     while (next < kItems) {
@@ -129,7 +130,8 @@ void run(std::uint32_t capacity, std::uint64_t start, std::uint32_t seed) {
     ::operator delete (memory, std::align_val_t{kCacheLine});
 }
 
-// Some requests are answered in their slots, before or after the requests behind them are written.
+// The consumer answers some requests in their slots. It does so before or after the producer writes the requests behind
+// them.
 TEST(RingStress, AnswersArriveWhole) {
     constexpr std::uint32_t kCapacity = 64;
     constexpr std::uint64_t kTrips = kItems / 10;
@@ -145,7 +147,7 @@ TEST(RingStress, AnswersArriveWhole) {
             }
             const WorkRequest request = consumer.copy(0);
             consumer.release_later(1);
-            if (request.num_sge == 1) {  // the producer waits for this answer
+            if (request.num_sge == 1) {  // the producer waits for an answer to this request
                 ASSERT_TRUE(consumer.holds(next) || consumer.published() == next + 1);
                 if (consumer.holds(next)) {
                     consumer.answer(next, 1, request.tag * 3, kAnswered);
@@ -174,7 +176,7 @@ TEST(RingStress, AnswersArriveWhole) {
             continue;
         }
         std::uint64_t last = 0;
-        // Not every answer can be read here: the slot may be free already.
+        // The producer cannot read every answer here, because the slot may already be free.
         for (int looks = 0; looks < 20; ++looks) {
             const WorkRequest& slot = producer.answered(index, last);
             if ((last & kAnswered) != 0) {

@@ -1,7 +1,7 @@
-// Shared by the tests of the configuration.
+// Shared by the configuration tests.
 //
-// Configurations are checked against made-up CPUs instead of the machine's, so that the tests behave the same on every
-// machine.
+// The tests check configurations against made-up CPUs instead of the machine's CPUs, so that they behave the same on
+// every machine.
 #pragma once
 
 #include <fstream>

@@ -1,4 +1,4 @@
-// How a test waits for other threads, of which there may be more than CPUs.
+// How a test waits for other threads. There may be more threads than CPUs.
 #pragma once
 
 #include <sched.h>
@@ -8,8 +8,8 @@
 
 namespace pollcore::test {
 
-/// To be called in each turn of a waiting loop. Most calls yield, which is quick. Some sleep, so that kernel threads
-/// get the CPU, too.
+/// Call this in each turn of a waiting loop. Most calls only yield, which is quick. Every 64th call sleeps, so that
+/// kernel threads get the CPU too.
 inline void give_way() {
     static thread_local unsigned turns = 0;
     if (++turns % 64 == 0) {

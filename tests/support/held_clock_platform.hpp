@@ -1,5 +1,5 @@
-// This machine with a clock that stands still until a test moves it, for the control side and for the workers. A thread
-// that waits for a time thus waits for the test.
+// A platform on this machine whose clock stands still until a test moves it. The control thread and the workers both
+// use this clock, so a thread that waits for a time waits for the test.
 #pragma once
 
 #include <unistd.h>
@@ -18,21 +18,22 @@
 
 namespace pollcore::test {
 
-/// The test's handle on a HeldClockPlatform, which the runtime owns. Any thread.
+/// The test's handle on the clock of a HeldClockPlatform, which the runtime owns. Any thread may use it.
 class HeldClock {
 public:
-    /// On the control side each reading moves the clock by `creep`, so that a second look comes later than the first.
+    /// Each time that the control side reads the clock, the clock moves by `creep`, so that a second reading is later
+    /// than the first.
     explicit HeldClock(std::chrono::nanoseconds creep = {}) : creep_(static_cast<std::uint64_t>(creep.count())) {}
 
     void advance(std::chrono::nanoseconds by) { ns_ += static_cast<std::uint64_t>(by.count()); }
     [[nodiscard]] std::uint64_t ns() const { return ns_; }
-    /// How many times the control thread has looked for something that it waits for.
+    /// How many times the control thread has slept between two looks for something that it waits for.
     [[nodiscard]] std::uint64_t looks() const { return looks_; }
 
 private:
     friend class HeldClockPlatform;
-    // Behind the machine's clock. Other threads sleep on the machine's clock until a time that the control side gives
-    // them; that time has always passed already.
+    // Always behind the machine's clock. Other threads sleep on the machine's clock until a time that the control side
+    // gives them, so that time has always passed already.
     std::atomic<std::uint64_t> ns_{1'000'000'000};
     std::atomic<std::uint64_t> looks_{0};
     std::atomic<std::uint64_t> crept_{0};

@@ -1,4 +1,4 @@
-// Captures this process's log, in place of stderr, as long as the object lives.
+// Redirects this process's log from stderr into a buffer for as long as the object lives.
 #pragma once
 
 #include <sys/mman.h>

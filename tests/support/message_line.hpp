@@ -1,5 +1,5 @@
-// Messages from one queue pair to the receive pool, or write ring, of another. Both belong to one session and to the
-// calling thread.
+// A stream of messages from one queue pair to another, which receives them in a receive pool or a write ring. Both
+// queue pairs belong to one session and to the calling thread.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ namespace pollcore::test {
 
 class MessageLine {
 public:
-    /// bytes of a message: its number, then copies of the number's lowest byte
+    /// Bytes of a message: the message's number, then copies of the number's lowest byte.
     static constexpr std::uint32_t kBytes = 64;
     static constexpr std::uint32_t kOnTheirWay = 64;  ///< most messages in flight
 
@@ -40,14 +40,14 @@ public:
     [[nodiscard]] std::uint64_t sent() const noexcept { return sent_; }
     [[nodiscard]] std::uint64_t received() const noexcept { return received_; }
 
-    /// Sends until `on_their_way` messages are in flight or there is no room. Throws when a message is refused for
-    /// another reason.
+    /// Sends until `on_their_way` messages are in flight or the send queue is full. Throws if a message is refused for
+    /// any other reason.
     void send(std::uint64_t on_their_way) {
         while (sent_ - received_ < on_their_way) {
             const std::uint64_t at = sent_ % kOnTheirWay * kBytes;
             std::memcpy(memory_.data() + at, &sent_, sizeof sent_);
             std::memset(memory_.data() + at + sizeof sent_, static_cast<int>(sent_ & 0xff), kBytes - sizeof sent_);
-            // Every 16th request is signaled, and the others are retired with it.
+            // Every 16th request is signaled, and its completion also retires the unsignaled requests before it.
             const std::uint8_t flags = sent_ % 16 == 15 ? kSignaled : 0;
             const Refusal refusal = session_.try_submit({.tag = sent_,
                                                          .sge = {memory_.addr() + at, kBytes, memory_.lkey()},
@@ -56,15 +56,15 @@ public:
                                                          .flags = flags,
                                                          .num_sge = 1});
             if (refusal == Refusal::send_queue_full) {
-                return;  // messages have arrived whose requests are not retired yet
+                return;  // messages have arrived, but their requests are not retired yet
             }
             require(refusal == Refusal::none, refusal_name(refusal));
             ++sent_;
         }
     }
 
-    /// Takes up to 32 completions, and releases their buffers. Calls `look` with the bytes behind the number of each
-    /// message. Throws when a message differs from the one sent, or failed.
+    /// Takes up to `most` completions (at most 32) and releases their buffers. For each message, calls `look` with the
+    /// bytes behind the message's number. Throws if a message failed or differs from the message that was sent.
     template <class Look>
     void receive(std::size_t most, Look look) {
         std::array<Completion, 32> some;
@@ -76,7 +76,7 @@ public:
                 const std::span<const std::byte> message = pool_.message(one);
                 std::uint64_t number = 0;
                 std::memcpy(&number, message.data(), sizeof number);
-                require(number == received_, "another message came than was sent");
+                require(number == received_, "a different message arrived than the one that was sent");
                 look(number, message.subspan(sizeof number));
                 ++received_;
             }

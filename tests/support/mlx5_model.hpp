@@ -1,4 +1,5 @@
-// Test access to the model of an mlx5 HCA (tests/mlx5_model), which must be loaded before this program.
+// A test's access to the model of an mlx5 HCA (tests/mlx5_model). The model's library must be loaded before this
+// program starts.
 #pragma once
 
 #include <dlfcn.h>
@@ -16,9 +17,9 @@ class Mlx5Model {
 public:
     static bool is_there() { return ::dlsym(RTLD_DEFAULT, "mlx5_model_step") != nullptr; }
 
-    /// With pace "hand": the queue pair carries out posted requests. Returns how many ended.
+    /// Only with pace "hand": the queue pair carries out at most `most` posted sends. Returns how many sends ended.
     static int serve(std::uint32_t qpn, int most) {
-        // Looked up once, since benchmarks call it.
+        // The symbol is looked up only once, because benchmarks call this function often.
         static auto* const serve = call<decltype(mlx5_model_serve)>("mlx5_model_serve");
         return serve(qpn, most);
     }

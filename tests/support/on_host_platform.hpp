@@ -1,4 +1,4 @@
-// A runtime's platform on this machine. A test or a benchmark overrides the parts that it needs.
+// The platform of a runtime on this machine. A test or a benchmark overrides the functions that it wants to change.
 #pragma once
 
 #include <condition_variable>

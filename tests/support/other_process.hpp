@@ -1,4 +1,4 @@
-// Another process, and another user, for tests.
+// Lets a test run code in another process, and as another user.
 //
 // Thread safety: one thread.
 #pragma once
@@ -21,7 +21,7 @@ namespace pollcore::test {
 /// A forked process that does something and then waits until it is released or killed.
 class OtherProcess {
 public:
-    /// Returns when the process has done `before_it_says_ready`.
+    /// Returns after the process has run `before_it_says_ready`.
     explicit OtherProcess(const std::function<void()>& before_it_says_ready) {
         int ready[2];
         int go[2];
@@ -37,7 +37,7 @@ public:
             (void)!::write(ready[1], "r", 1);
             char byte = 0;
             (void)!::read(go[0], &byte,
-                          1);  // returns at EOF too: the child never outlives its parent for long
+                          1);  // read() also returns at EOF, so the child ends soon after its parent
             ::_exit(0);
         }
         ::close(ready[1]);
@@ -76,7 +76,7 @@ private:
 /// A user that no test runs as. Only root can become this user.
 inline constexpr uid_t kOtherUser = 65534;
 
-/// This process becomes the other user, or exits.
+/// Makes this process run as the other user, or ends it.
 inline void become_other_user() {
     if (::setgroups(0, nullptr) != 0 || ::setresgid(kOtherUser, kOtherUser, kOtherUser) != 0 ||
         ::setresuid(kOtherUser, kOtherUser, kOtherUser) != 0) {
@@ -84,7 +84,7 @@ inline void become_other_user() {
     }
 }
 
-/// Runs `does` as the other user in a child process, and returns its result; -1 if the child was killed.
+/// Runs `does` as the other user in a child process. Returns the function's result, or -1 if the child was killed.
 [[nodiscard]] inline int as_other_user(const std::function<int()>& does) {
     const pid_t pid = ::fork();
     if (pid == 0) {

@@ -1,4 +1,4 @@
-// How tests attach: on a busy machine a daemon may answer late, which is no failure.
+// The options with which tests attach. On a busy machine a daemon may answer late, which is no failure.
 #pragma once
 
 #include <chrono>
@@ -8,7 +8,7 @@
 
 namespace pollcore::test {
 
-/// Sets limits that only a hang reaches.
+/// Sets time limits so long that only a hang reaches them.
 [[nodiscard]] inline AttachOptions patient(AttachOptions options) {
     options.timeout = options.answer_within = std::chrono::minutes(10);
     return options;

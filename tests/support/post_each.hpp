@@ -1,11 +1,12 @@
-// A provider that takes the requests of a chain one by one and refuses some.
+// A provider that posts the work requests of a chain one by one and refuses some of them.
 #pragma once
 
 #include <cerrno>
 
 namespace pollcore::testing {
 
-/// Like ibv_post_send(3) and its kin: posts the chain by `post` up to the first request for which `refuse` is true.
+/// Behaves like ibv_post_send(3) and the other post verbs. Calls `post` for each work request of the chain, up to the
+/// first one that fails or for which `refuse` is true.
 template <class Queue, class Wr, class Refuse>
 int post_each(int (*post)(Queue*, Wr*, Wr**), Queue* queue, Wr* chain, Wr** bad, Refuse refuse) {
     for (Wr* wr = chain; wr != nullptr; wr = wr->next) {

@@ -1,5 +1,5 @@
-// The queue pairs of a SteppedWorld: made, connected and ended as the control side does
-// (runtime/control/queue_pairs.cc). This is the second half of stepped_world.hpp, which includes it.
+// The queue pairs of a SteppedWorld. They are made, connected and ended as the control side does it
+// (runtime/control/queue_pairs.cc). This file is the second half of stepped_world.hpp, which includes it.
 #pragma once
 
 #include "stepped_world.hpp"

@@ -1,7 +1,7 @@
-// A worker, a software device (or another device) and sessions in one thread: a test turns each by hand.
+// A worker, a software device (or another device) and sessions in one thread. The test moves each of them by hand.
 //
-// It does the work of a runtime's control side through the same WorkerProxy, which here turns the worker until the
-// answer has come. The device's clock is the test's.
+// The test does the work of a runtime's control side through the same WorkerProxy. Here the proxy steps the worker
+// until the worker has answered. The test sets the device's clock.
 #pragma once
 
 #include <cstring>
@@ -35,18 +35,19 @@ public:
         std::uint32_t submission_slots = 64;
         std::uint32_t completion_slots = 64;
         bool wide_completions = false;
-        std::uint32_t pool_buffers = 0;  ///< buffers of each session
-        bool extended_cqs = false;       ///< polled by ibv_start_poll
+        std::uint32_t pool_buffers = 0;  ///< pool buffers that each session may have
+        bool extended_cqs = false;       ///< true: CQs are polled by ibv_start_poll
         bool next_poll = true;           ///< false: ibv_next_poll is not called
-        bool provider_lines = true;      ///< false: no prefetch of them before a burst
-        /// needs wide_completions and extended_cqs: CQs have time stamps, and the first session asks for them
+        bool provider_lines = true;      ///< false: the worker prefetches no provider memory before a burst
+        /// True: CQs have time stamps, and the first session asks for them. Needs wide_completions and extended_cqs.
         bool device_time = false;
         bool sleeps = false;            ///< whether the worker and the applications may sleep
-        ClientShare* client = nullptr;  ///< the process that owns the sessions; null: this one
-        std::function<void()> wait{};   ///< called while a command awaits its answer; empty: turns the worker
+        ClientShare* client = nullptr;  ///< the process that owns the sessions; null: this process
+        /// Called while a command awaits its answer; empty: the worker makes a step.
+        std::function<void()> wait{};
         SoftDeviceOptions device;
         std::function<std::unique_ptr<Device>()>
-            open{};  ///< another device, which moves by itself; empty: the software device
+            open{};  ///< opens another device, which moves by itself; empty: the software device
     };
 
     struct NoHost final : SessionHost {
@@ -72,7 +73,7 @@ public:
         UniqueQp qp;
         std::unique_ptr<WorkerQp> end;
         std::uint32_t psn = 0;
-        ControlBlock* block = nullptr;  ///< not null: with flow control
+        ControlBlock* block = nullptr;  ///< null: the queue pair has no flow control
         std::uint32_t block_rkey = 0;
         [[nodiscard]] QpHandle handle() const { return end->handle(); }
         [[nodiscard]] Flow& flow() const { return end->flow(); }
@@ -81,7 +82,7 @@ public:
     struct Srq {
         UniqueSrq srq;
         std::unique_ptr<WorkerSrq> end;
-        std::unique_ptr<SharedGrants> grants;  ///< not null: with credits
+        std::unique_ptr<SharedGrants> grants;  ///< null: the queue has no credits
         [[nodiscard]] SrqHandle handle() const { return end->handle(); }
     };
 
@@ -101,7 +102,7 @@ public:
     struct Pool {
         OwnLines<std::byte> memory;
         std::unique_ptr<BufferPool> buffers;
-        std::unique_ptr<RingPool> ring;  ///< if `buffers` is null
+        std::unique_ptr<RingPool> ring;  ///< used if `buffers` is null
         [[nodiscard]] WorkerPool& end() const {
             return buffers != nullptr ? static_cast<WorkerPool&>(*buffers) : *ring;
         }
@@ -113,7 +114,7 @@ public:
     };
     struct PoolPart {
         Pool* pool = nullptr;
-        std::uint32_t depth = 16;  ///< receives that are kept posted
+        std::uint32_t depth = 16;  ///< receives that the worker keeps posted
         std::uint32_t share = 32;
     };
 
@@ -139,16 +140,16 @@ public:
         std::uint32_t send_cq = 0;
         std::uint32_t recv_cq = 0;
         QpType type = QpType::rc;
-        OpcodeMask opcodes = opcodes_of(QpType::rc);  ///< RC and UC
+        OpcodeMask opcodes = opcodes_of(QpType::rc);  ///< used for RC and UC; a UD queue pair has its own
         Srq* srq = nullptr;
         PoolPart pool{};
         FlowControl flow = FlowControl::off;
         PoolPart rendezvous{};
-        std::uint32_t pd = 0;  ///< as numbered by the control thread
+        std::uint32_t pd = 0;  ///< the number that the control thread gave the protection domain
         bool ordinary = true;  ///< WorkerQp::Options::ordinary
         bool coalesce_signals = false;
-        SendQueueLines provider_lines{};   ///< if known, used in place of the device's
-        std::optional<FlowTerms> terms{};  ///< terms to announce, true or not
+        SendQueueLines provider_lines{};   ///< if set, used in place of the lines that the device reports
+        std::optional<FlowTerms> terms{};  ///< if set, the terms to announce; they may be untrue
         std::uint32_t counts_from = 0;     ///< FlowParts::counts_from
     };
     static constexpr std::uint32_t kQkey = 0x77;  ///< the qkey of all UD queue pairs
@@ -186,7 +187,7 @@ public:
         return work;
     }
 
-    // Whether the worker finds an object in use.
+    // Each function returns whether the worker finds the object in use.
     bool uses_key(std::uint32_t device_index, std::uint32_t pd, std::uint32_t lkey, MrHandle region = {},
                   std::uint32_t client = 0) {
         return found(proxy.begin_finding_key(device_index, pd, lkey, region, client));
@@ -310,7 +311,7 @@ public:
         srqs.push_back(std::move(srq));
         return *srqs.back();
     }
-    /// Closes an SRQ without QPs.
+    /// Closes an SRQ that no QP uses.
     void close(Srq& srq) {
         proxy.retire(srq.handle());
         EXPECT_EQ(device->destroy(srq.srq.get()), 0);
@@ -319,11 +320,11 @@ public:
         std::erase_if(srqs, [&](const auto& other) { return other.get() == &srq; });
     }
 
-    /// The QP is in INIT, a UD QP in RTS.
+    /// The QP is in INIT, or in RTS if its type is UD.
     Qp& add_qp() { return add_qp(QpShape{}); }
     Qp& add_qp(const QpShape& shape);
 
-    /// Makes an address handle to the device's own port, for all UD QPs. It ends with the world.
+    /// Makes an address handle to the device's own port, for all UD QPs. The handle lives as long as the world.
     WorkerAh make_ah(AhHandle handle) {
         ahs_.push_back(make_verbs_ah());
         return {.handle = handle, .ah = ahs_.back().get()};
@@ -331,19 +332,20 @@ public:
 
     void connect(Qp& from, Qp& to, const PathAttributes& path = {});
 
-    /// To be called with connect() if both QPs have flow control.
+    /// Call this together with connect() if both QPs have flow control.
     void start_flow(Qp& from, const Qp& to);
 
-    /// Two QPs of session 0, connected, on CQ 0 and CQ 1.
+    /// Makes two connected QPs. Adds a session or a CQ first if the world has none.
     std::pair<Qp*, Qp*> pair(const QpShape& shape, const PathAttributes& path = {});
 
-    /// Takes the QP to ERR, as a device error would.
+    /// Takes the QP to ERR, as after a device error.
     void to_error(Qp& qp, QpState before = QpState::ready);
 
-    /// Closes the QP by the whole sequence of H1. True when the device flushed everything.
+    /// Closes the QP by the whole sequence of H1. Returns true if the device flushed all work requests.
     bool close(Qp& qp, std::uint64_t patience = 1'000'000);
 
-    /// Resets the QP by the sequence of H1, with RESET and INIT at the end. True when the device flushed everything.
+    /// Resets the QP by the sequence of H1, followed by RESET and INIT. Returns true if the device flushed all work
+    /// requests.
     bool reset(Qp& qp, std::uint64_t patience = 1'000'000) { return reset(qp, patience, next_life_++); }
     bool reset(Qp& qp, std::uint64_t patience, std::uint32_t life);
 
@@ -357,7 +359,7 @@ public:
         return *regions_.back();
     }
 
-    /// The memory begins on a cache line, is zeroed, and stays until the world ends.
+    /// Adds zeroed memory that begins on a cache line and stays until the world ends.
     Buffer& add_buffer(std::size_t bytes, int access = kAllButBind) {
         buffers_.push_back(std::make_unique<Buffer>());
         Buffer& buffer = *buffers_.back();
@@ -366,14 +368,14 @@ public:
         return buffer;
     }
 
-    /// The writing end of a session's ring, for requests that no session would write. The session does not know of
-    /// them.
+    /// The writing end of a session's submission ring. A test uses it for requests that no session would write. The
+    /// session does not know of these requests.
     [[nodiscard]] RingProducer<WorkRequest> raw(std::uint32_t session_index = 0) const {
         const End& end = *ends[session_index];
         return {at_offset<void>(end.block, end.layout.submissions()), end.layout.submission_slots};
     }
 
-    /// Writes 8 bytes from the beginning of a region to an address 64 bytes further.
+    /// A request that writes the first 8 bytes of a region to the address 64 bytes behind them.
     static WorkRequest write(std::uint64_t tag, const Qp& qp, const ibv_mr& region) {
         const auto begin = reinterpret_cast<std::uintptr_t>(region.addr);
         return {.tag = tag,
@@ -396,8 +398,8 @@ public:
         windows_.push_back(std::move(window));
         return *windows_.back();
     }
-    /// Like the control thread when a QP ends on which the window was bound: the handle stays, and the window is
-    /// unbound.
+    /// Does what the control thread does after the end of a QP on which the window was bound. The handle stays, and the
+    /// window is unbound.
     void renew(Window& window) {
         ASSERT_TRUE(proxy.remove_window(window.handle()));
         const ibv_mw_type type = window.mw->type;
@@ -406,14 +408,14 @@ public:
         window.end->renew(*window.mw);
         proxy.add_window(*window.end);
     }
-    /// From now on windows may be bound to the region.
+    /// Afterwards windows may be bound to the region.
     MrHandle make_bindable(ibv_mr& mr) {
         const MrHandle handle{next_bindable_++, 1};
         proxy.add_region({.handle = handle, .mr = &mr});
         return handle;
     }
 
-    /// Takes all completions that are there now.
+    /// Takes all completions that are available now.
     std::vector<Completion> poll(std::uint32_t session_index = 0) {
         std::vector<Completion> all;
         Completion some[16];
@@ -423,7 +425,7 @@ public:
         return all;
     }
 
-    /// Steps until `n` completions have come, or `steps_max` steps are over.
+    /// Steps until `n` completions have come, or until `steps_max` steps were made.
     std::vector<Completion> await(std::size_t n, std::uint32_t session_index = 0, int steps_max = 10'000) {
         std::vector<Completion> all;
         for (int i = 0; i < steps_max && all.size() < n; ++i) {
@@ -472,7 +474,7 @@ public:
     WorkerProxy proxy;
     std::vector<std::unique_ptr<End>> ends;
     std::vector<std::unique_ptr<Qp>> qps;
-    std::vector<std::unique_ptr<Srq>> srqs;  ///< all have index 0, so one at a time
+    std::vector<std::unique_ptr<Srq>> srqs;  ///< all have index 0, so there is only one at a time
 
 private:
     std::unique_ptr<ThreadDomain> domain_;

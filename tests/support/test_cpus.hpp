@@ -1,4 +1,4 @@
-// CPUs that a test may use.
+// The CPUs that a test may use.
 #pragma once
 
 #include <sched.h>
@@ -9,7 +9,7 @@
 
 namespace pollcore::test {
 
-/// The CPUs that this thread may run on, ascending.
+/// The CPUs that this thread may run on, in ascending order.
 inline std::vector<std::uint32_t> allowed_cpus() {
     cpu_set_t set;
     CPU_ZERO(&set);
@@ -25,7 +25,7 @@ inline std::vector<std::uint32_t> allowed_cpus() {
     return cpus;
 }
 
-/// A CPU for a worker, not the first: on the first, machines do most other work.
+/// A CPU for a worker. It is not the first CPU, because machines do most other work there.
 inline std::uint32_t last_cpu() {
     return allowed_cpus().back();
 }

@@ -1,5 +1,5 @@
-// A runtime with two devices on one worker, net0 and net1, each with a pair of queue pairs, for tests that take one
-// device away.
+// A runtime with one worker and two devices, net0 and net1. Each device has a connected pair of queue pairs. For tests
+// that remove one of the devices.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace pollcore::testing {
 class TwoDevices {
 protected:
     static constexpr std::chrono::seconds kPatience{120};
-    // A send waits for its receive for ever.
+    // With these attributes a send waits for its receive for ever.
     static constexpr PathAttributes kWaits{.timeout = 14, .retry_count = 6, .rnr_retry = 7};
 
     struct Pair {
@@ -74,7 +74,7 @@ protected:
                 .opcode = Opcode::recv,
                 .num_sge = 1};
     }
-    /// A shared receive into the memory of net0's pair.
+    /// A receive for a shared receive queue, into the memory of net0's pair.
     [[nodiscard]] WorkRequest shared_recv(const SharedReceiveQueue& srq, std::uint64_t tag) const {
         return {.tag = tag,
                 .sge = {first.memory.addr(), 64, first.memory.lkey()},

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests how scripts/bench judges goals and keeps their history (scripts/bench_goals.py), with invented samples: nothing is measured."""
+"""Tests how scripts/bench judges goals and keeps their history (scripts/bench_goals.py), with invented samples. It measures nothing."""
 import json
 import pathlib
 import sys

@@ -115,8 +115,8 @@ for process in "${peers[@]}"; do
 done
 passed
 
-# Tests that each byte is right, not the speed. pollperf's threads share both CPUs with those of pollcored on a
-# machine that may be busy, so they get a long --timeout.
+# Tests that each byte is right, not the speed. pollperf's threads share both CPUs with pollcored's threads, on a
+# machine that may be busy, so pollperf gets a long --timeout.
 lat_each() { # PATH [OPTION]...
     local path=$1 op
     local options=(--path "$@" -n 300 --warmup 20 --timeout 120s)

@@ -1,4 +1,5 @@
-// Runs a pollcored for the tests: spawns it, listens to it as a service manager does, signals it and waits for it.
+// Runs a pollcored for the tests: spawns the process, receives its notifications as a service manager does, sends it
+// signals and waits for its end.
 //
 // Thread safety: one thread. The destructor of a process that still runs kills it and waits for it.
 #pragma once
@@ -36,10 +37,11 @@ namespace pollcore::test {
 
 using namespace std::chrono_literals;
 
-// Long enough for a machine that builds something else at the same time. A test that passes never waits that long.
+// Long enough for a machine that is busy with a build at the same time. A test that passes never waits that long.
 inline constexpr auto kPatience = 30s;
 
-/// Path of the daemon under test: $POLLCORED, else the one in the build directory of this program.
+/// Path of the daemon under test: $POLLCORED if that is set, otherwise the daemon in the build directory of this
+/// program.
 inline std::string pollcored_path() {
     const char* given = std::getenv("POLLCORED");
     return given != nullptr ? given
@@ -47,7 +49,7 @@ inline std::string pollcored_path() {
                                   "apps/pollcored/pollcored";
 }
 
-/// A directory that is removed with its content by the destructor.
+/// A directory that the destructor removes with its content.
 class TemporaryDirectory {
 public:
     TemporaryDirectory() {
@@ -96,7 +98,7 @@ public:
 
     [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
-    /// The next message; nullopt when none came within the time.
+    /// The next message; nullopt if none came within the time.
     std::optional<std::string> receive(std::chrono::milliseconds timeout) {
         pollfd ready{.fd = fd_.get(), .events = POLLIN, .revents = 0};
         if (::poll(&ready, 1, static_cast<int>(timeout.count())) != 1) {
@@ -131,8 +133,8 @@ private:
 
 class Process {
 public:
-    /// Starts `arguments` (the first is the program) with this process's environment and `environment`, which wins
-    /// where both set a variable. The output goes to files in `directory`.
+    /// Starts `arguments` (the first is the program) with this process's environment, in which `environment` adds or
+    /// replaces variables. The output goes to files in `directory`.
     Process(std::vector<std::string> arguments, const std::vector<std::string>& environment,
             const std::filesystem::path& directory)
         : out_(directory / ("out-" + next_name())), err_(directory / ("err-" + next_name())) {
@@ -162,7 +164,7 @@ public:
         }
     }
     ~Process() {
-        if (std::uncaught_exceptions() != 0) {  // the exception of a failed test says little without this output
+        if (std::uncaught_exceptions() != 0) {  // a failed test is hard to understand without this output
             std::fprintf(stderr, "process %d has written: %s\n", pid_, err().c_str());
         }
         if (!status_) {
@@ -184,8 +186,8 @@ public:
     [[nodiscard]] std::string out() const { return read_file(out_); }
     [[nodiscard]] std::string err() const { return read_file(err_); }
 
-    /// Waits for the end of the process. The exit code, 128 + N after signal N, or nullopt if it still runs after the
-    /// time.
+    /// Waits for the end of the process. Returns its exit code, 128 + N if signal N ended it, or nullopt if it still
+    /// runs after `timeout`.
     std::optional<int> wait(std::chrono::milliseconds timeout = kPatience) {
         const auto deadline = std::chrono::steady_clock::now() + timeout;
         while (!status_) {
@@ -202,7 +204,7 @@ public:
         return status_;
     }
 
-    /// Waits until its log contains `text`. False: it does not within the time.
+    /// Waits until the log of the process contains `text`. Returns false if that takes longer than `timeout`.
     [[nodiscard]] bool await_log(const std::string& text, std::chrono::milliseconds timeout = kPatience) const {
         const auto deadline = std::chrono::steady_clock::now() + timeout;
         while (err().find(text) == std::string::npos) {

@@ -1,19 +1,22 @@
 #!/usr/bin/env bash
-# Runs the README's first command as a stranger does: it must work, and show what it should, in short and with details.
+# Runs the README's first command as a new user does. The command must work and print the expected lines, in short form
+# and with details.
 #
-# With GOALS=FILE (scripts/bench) it runs often, and writes goals and the reached values to that file; scripts/bench judges them. The goals:
-# on the software device the path over a worker's core adds, one way, at most 1.6 raw round trips between the two cores, for each operation;
-# an operation of an attached process takes at most 1.05 of the time of an embedded one.
+# With GOALS=FILE (scripts/bench) it runs the command often, and writes goals and the reached values to that file;
+# scripts/bench judges them. The goals: on the software device, the path over a worker's core adds to each operation,
+# one way, at most 1.6 raw round trips between the two cores; an operation of an attached process takes at most 1.05
+# times as long as an operation of an embedded runtime.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# A shared machine has bad moments, when the two CPUs do not run at the same time or are moved to cores further apart, also within
-# a run. So a run counts only if the round trip was the same before and after it. A ratio far below the limit is left out: it
-# compares the operation with a round trip of other cores. (A little below the limit is possible, because the worker does part of the
-# work of the direct path while a line is on its way.)
+# A shared machine has bad moments, even within a run: the two CPUs do not run at the same time, or the host moves them
+# to cores further apart. So a run counts only if the round trip took equally long before and after it. A ratio far
+# below the limit is left out, because it compares the operation with a round trip between other cores. (A ratio a
+# little below the limit is possible, because the worker does part of the direct path's work while a cache line is on
+# its way.)
 python3 - "$work" "${POLLCORE_BUILD:-build/release}" <<'PY'
 import json, os, subprocess, sys
 
@@ -60,7 +63,7 @@ for attempt in range(ATTEMPTS):
     steady = max(trips) <= 1.25 * min(trips)
     hops = {hop["op"]: hop["difference_round_trips"] for hop in report["hops"]}
     for hop in report["hops"]:
-        attached.setdefault(hop["op"], []).append(hop["attached_ns"] / hop["runtime_ns"])  # measured in turn, so the cores do not matter
+        attached.setdefault(hop["op"], []).append(hop["attached_ns"] / hop["runtime_ns"])  # the two are measured in turn, so the cores do not matter
     print(f"round trip {trips[0]:.0f} ns before, {trips[1]:.0f} ns after;",
           ", ".join(f"{op} {ratio:.2f}" for op, ratio in hops.items()), "" if steady else "(does not count)")
     if steady:

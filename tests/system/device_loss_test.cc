@@ -1,5 +1,5 @@
-// A device that fails or is removed: its requests complete, and everything else goes on. No real device can be told to
-// fail, so only the software device is tested here. tests/rxe has the behaviour of Soft-RoCE when it is deleted.
+// Tests a device that fails or is removed: its requests complete, and the other device goes on. No real device can be
+// made to fail, so these tests use only the software device. tests/rxe tests Soft-RoCE when its device is deleted.
 
 #include <set>
 #include <thread>
@@ -94,7 +94,7 @@ protected:
         made.sge = {first.memory.addr(), 64, first.memory.lkey()};
         return made;
     }
-    /// Expects that the call fails because its device was lost.
+    /// Expects that the call fails with the error of a lost device.
     template <class Call>
     static void expect_lost(Call&& call) {
         try {
@@ -178,7 +178,7 @@ TEST_P(DeviceLoss, RefusesWhatIsAskedOfTheDeviceAndSaysWhy) {
     expect_lost([&] { first.a.connect(QpInfo{}); });
     expect_lost([&] { first.a.connect("here"); });
     expect_lost([&] { first.a.reset(); });
-    first.a.disconnect();  // has nothing left to do, and is no error
+    first.a.disconnect();  // does nothing, and is no error
     EXPECT_TRUE(first.a.disconnected());
 }
 
@@ -213,7 +213,7 @@ TEST_P(DeviceLoss, WhileStoppingAtOnceLosesNothing) {
         ASSERT_EQ(session.try_submit(recv(second, 100 + tag)), Refusal::none);
     }
     fail("net0");
-    runtime.stop();  // the event may or may not have been seen before
+    runtime.stop();  // the runtime may or may not have seen the event before
     await(20);
     EXPECT_EQ(session.figures().in_flight(), 0u);
 }
@@ -291,7 +291,8 @@ TEST_P(DeviceLoss, CompletesDatagramsAndLeavesAddressHandlesToTheirOwners) {
         ++accepted;
     }
     fail("net0");
-    // Chance decides how many requests come after the failure and before the runtime knows of it. Each completes.
+    // It is a matter of chance how many requests are submitted between the failure and the moment when the runtime
+    // learns of it. Each request completes.
     for (std::uint64_t tag = 100; tag < 140 && session.try_submit(datagrams.send(tag)) == Refusal::none; ++tag) {
         ++accepted;
     }
@@ -329,7 +330,7 @@ TEST_P(DeviceLoss, LeavesItsWindowsToTheirOwners) {
     EXPECT_EQ(await(1).at(0).status, Status::success);
     const WorkRequest second_bind = bind(2, in_flight);
     fail("net0");
-    if (session.try_submit(second_bind) == Refusal::none) {  // accepted while the loss is not yet known
+    if (session.try_submit(second_bind) == Refusal::none) {  // accepted if the runtime does not yet know of the loss
         EXPECT_EQ(await(1).at(0).status, Status::device_removed);
     }
     expect_told("net0");
@@ -393,7 +394,8 @@ protected:
         config.workers[0].idle = IdlePolicy::event;
         return config;
     }
-    // Waits until the worker sleeps: remains of the device may keep it awake for a few looks, but not for ever.
+    // Waits until the worker sleeps. Completions of the lost device may keep the worker awake for a few looks, but not
+    // for ever.
     void expect_rest() {
         const WorkerCounters& counters = runtime.worker_counters(0);
         const auto deadline = std::chrono::steady_clock::now() + kPatience;

@@ -1,5 +1,5 @@
-// What the runtime does to its process: threads, CPUs, files, and EAL. EAL can be set up once in the life of a process,
-// so each test runs in a child of its own.
+// Tests the runtime's effects on its process: threads, CPUs, files, and EAL. EAL can be set up only once in the life of
+// a process, so each test runs in its own child process.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,7 +30,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Runs `body` in a child and returns its string, or a description of how the child ended. Empty: all is well.
+/// Runs `body` in a child process and returns its string, or a description of how the child ended. An empty string
+/// means success.
 std::string in_child(const std::function<std::string()>& body) {
     int ends[2];
     if (pipe(ends) != 0) {
@@ -76,7 +77,7 @@ Config config_on(std::uint32_t core) {
     return config;
 }
 
-// Makes a write through the runtime, from submission to completion.
+// Submits a write through the runtime and waits for its completion.
 std::string use(Runtime& runtime) {
     Session session = runtime.open_session();
     MemoryRegion memory = runtime.allocate(4096, Access::all());
@@ -234,7 +235,7 @@ TEST_F(Eal, TwoRuntimesOfOneProcessRunSideBySide) {
               "");
 }
 
-// An embedded runtime locks its core as the daemon does.
+// An embedded runtime locks its core, as the daemon does.
 TEST_F(Eal, ASecondRuntimeOnACoreIsRefusedUntilTheFirstHasStoppedAndNotWhenItShares) {
     const test::TemporaryDirectory directory;
     EXPECT_EQ(in_child([&]() -> std::string {
@@ -335,7 +336,7 @@ TEST_F(Eal, LeavesNoFilesBehind) {
     fs::remove_all(directory);
 }
 
-// Free hugepages are used. Without any, only a configuration that permits ordinary pages starts.
+// The runtime uses free hugepages. If there are none, it starts only if the configuration permits ordinary pages.
 TEST_F(Eal, UsesHugepagesOrSaysWhyNot) {
     std::uint64_t free_pages = 0;
     std::ifstream("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages") >> free_pages;

@@ -40,7 +40,7 @@ expect '^queue pair [0-9]+ asks: "what is the time\?"' datagram
 expect '^the answer: "time to send a datagram"' datagram
 expect '^2000 orders, 6000 pieces filled' order_gateway 2000 1000000
 expect '^median [0-9]+ ns, 99% [0-9]+ ns, worst [0-9]+ ns; [0-9]+ over the budget of 1000000 ns' order_gateway 2000 1000000
-expect '^4096 records locked once, and refused to the second who asked' remote_store
+expect '^4096 records locked once, and refused to the second owner' remote_store
 [[ $device != soft ]] || expect '^read 5000 messages, each once, in order and whole' stream credits both anywhere 5000 5
 [[ $device != soft ]] || expect '^read 5000 messages, each once, in order and whole' stream ring both anywhere 5000 5
 

@@ -2,7 +2,7 @@
 """Compares the exports of the shared libraries with the list beside this script, which shows the ABI to authors of programs. Also checks
 that the libraries export each function that the public headers declare and do not define.
 
-Inline functions of headers are left out: each compiler decides by itself which of them a library contains.
+Inline functions of headers are left out, because each compiler decides which of these functions a library contains.
 """
 import argparse
 import difflib
@@ -41,7 +41,7 @@ def declared(cursor):
             continue
         if child.kind in (CursorKind.FUNCTION_DECL, CursorKind.CXX_METHOD):
             internal = any(attribute.kind == CursorKind.VISIBILITY_ATTR and attribute.spelling == "hidden" for attribute in child.get_children())
-            declared_only = child.get_definition() is None and not child.spelling.startswith("operator")  # operators are defaulted or deleted
+            declared_only = child.get_definition() is None and not child.spelling.startswith("operator")  # operators are always defaulted or deleted
             if declared_only and not internal and not child.is_pure_virtual_method():
                 yield child
         elif child.kind in (CursorKind.NAMESPACE, CursorKind.LINKAGE_SPEC, CursorKind.UNEXPOSED_DECL, CursorKind.CLASS_DECL, CursorKind.STRUCT_DECL):

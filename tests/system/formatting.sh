@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Whether C and C++ are formatted as .clang-format says, by the version that is pinned: another one formats otherwise. Changes nothing.
+# Checks whether C and C++ are formatted as .clang-format requires. Uses the pinned version, because other versions
+# format differently. Changes no files.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."

@@ -1,4 +1,4 @@
-// Runtime::health(): its result while the control thread or a worker hangs.
+// Tests the result of Runtime::health() while the control thread or a worker hangs.
 #include <algorithm>
 #include <chrono>
 #include <latch>

@@ -1,9 +1,9 @@
 // I4: in spin mode, over a million operations, neither the worker nor the application's thread makes a system call,
 // allocates, or makes a voluntary context switch. This also holds for an attached application.
 //
-// A child process installs a seccomp filter on both threads. The filter kills the child on any system call, so no
-// violation goes unseen; the parent checks how the child ended. The worker's thread installs its filter itself: the
-// software device's post is replaced for one call.
+// A child process installs a seccomp filter on both threads. The filter kills the child on any system call, so the test
+// notices every violation. The parent checks how the child ended. The worker's thread installs its filter itself: the
+// test replaces the software device's post function for one call.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
@@ -32,7 +32,7 @@
 
 namespace {
 
-// The allocation hook: counts what the two hot threads allocate.
+// The allocation hook: counts the allocations of the two hot threads.
 std::atomic<std::uint64_t> hot_allocations{0};
 thread_local bool hot = false;
 
@@ -93,8 +93,8 @@ namespace {
 
 constexpr std::uint64_t kOperations = 1'000'000;
 
-// From here on this thread may only compute. The filter permits one system call, the exit of the whole process, with
-// which the child ends.
+// From this call on, the calling thread may only compute. The filter permits one system call: exit_group(2), with which
+// the child ends.
 void forbid_system_calls() {
     const sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -109,7 +109,8 @@ void forbid_system_calls() {
     }
 }
 
-// The worker's thread calls this once in place of the device's own post. A post is needed with either way to poll a CQ.
+// The worker's thread calls this function once in place of the device's own post function. The hook is in the post,
+// because the worker needs a post with either way to poll a CQ.
 std::atomic<bool> worker_confined{false};
 int (*device_post)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
 ibv_context* device_context = nullptr;
@@ -137,7 +138,7 @@ std::pair<std::uint64_t, std::uint64_t> context_switches(const std::string& task
     return {voluntary, involuntary};
 }
 
-// Exit codes of the child, so that the parent can say what went wrong.
+// Exit codes of the child, so that the parent can report the error.
 enum Outcome {
     kClean = 0,
     kNoRefusals = 91,
@@ -148,11 +149,11 @@ enum Outcome {
     kSystemCall = 96
 };
 
-// Makes the child do one of the forbidden things, to prove that the test sees it.
+// Lets the child do a forbidden action, to prove that the test notices it.
 enum class Sabotage { none, system_call, allocation };
 
-// `attach_path`: the application's thread uses an attachment to this process's own server at that path; empty: it uses
-// the runtime directly.
+// `attach_path`: if not empty, the application's thread uses an attachment to this process's own server at that path.
+// If empty, it uses the runtime directly.
 [[noreturn]] void child(const IdleLadder& idle, PollVerbs poll, Sabotage sabotage, const std::string& attach_path) {
     cpu_set_t one;
     CPU_ZERO(&one);
@@ -293,9 +294,10 @@ enum class Sabotage { none, system_call, allocation };
         }
         if (accepted == kOperations || n != 0) {
             const SessionFigures figures = session.figures();
-            finished = figures.completed + figures.retired - 1;  // without the request before the loop
+            finished = figures.completed + figures.retired - 1;  // does not count the request before the loop
             if (accepted == kOperations && figures.in_flight() < 64) {
-                finished = kOperations;  // the last unsignaled requests wait for a signaled one that never comes
+                // the last unsignaled requests retire only with a later signaled request, and none follows
+                finished = kOperations;
             }
         }
     }
@@ -345,7 +347,7 @@ TEST_F(HotPath, IsAsBareByIbvPollCq) {
 TEST_F(HotPath, IsAsBareWithThePauseInstruction) {
     EXPECT_EQ(run(IdlePolicy::pause, Sabotage::none), kClean);
 }
-// The worker was asleep before the first request. The events of the CQs that it armed then need no system call.
+// The worker sleeps before the first request, and has then armed its CQs. Their events need no system call.
 TEST_F(HotPath, IsAsBareWhereTheWorkerSleepsWhenThereIsNothingToDo) {
     EXPECT_EQ(run({{IdlePolicy::spin, std::chrono::seconds(1)}, {IdlePolicy::event}}, Sabotage::none), kClean);
 }

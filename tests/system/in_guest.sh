@@ -10,5 +10,5 @@ options=()
 for name in "${!POLLCORE_@}"; do
     options+=(--env "$name")
 done
-# The guest has hugepages. This machine may have none, so both cases are tested.
+# The guest has hugepages. The host may have none, so both cases are tested.
 exec "$(dirname "$0")/../../scripts/rxe-vm" --timeout 900 --hugepages 64 --share "$PWD" "${options[@]}" "$@"

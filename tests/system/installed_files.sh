@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks the other installed files: the configuration, the unit, the licence and the READMEs are there and fit together.
+# Checks the other installed files: the configuration, the unit, the licence and the READMEs exist and fit together.
 set -euo pipefail
 here=$(dirname "$0")
 # shellcheck source=tests/system/steps.sh
@@ -13,7 +13,7 @@ pollcored=$root$prefix/$(option bindir)/pollcored
 file=$("$pollcored" --help | sed -n 's/.*--config FILE=\(.*\)/\1/p')
 [[ $file == /* && -f $root$file ]] || fail "pollcored looks at '$file'"
 cmp "$root$file" "$here/../../config/pollcored.toml"
-"$pollcored" --check >"$work/check.out" 2>&1 || true # this machine may have such a file, valid or not
+"$pollcored" --check >"$work/check.out" 2>&1 || true # this machine may have a configuration, valid or not
 grep -q "^$file:" "$work/check.out" || fail 'pollcored without --config looks elsewhere'
 "$pollcored" --config "$root$file" --check >"$work/check.out" 2>&1
 echo '# mine' >>"$root$file"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What is installed is enough: programs outside the tree are built with it by pkg-config and by CMake, with shared and with static libraries.
+# Checks that the installed files are enough: builds programs outside the tree with pkg-config and with CMake, with
+# shared and with static libraries.
 set -euo pipefail
 here=$(dirname "$0")
 # shellcheck source=tests/system/steps.sh
@@ -9,10 +10,10 @@ running() { :; }
 . "$here/install.sh"
 
 cp "$here"/installed/* "$work"
-# The .pc files say the prefix; pkg-config moves that to where DESTDIR put it.
+# The .pc files contain the prefix; pkg-config translates it to the directory under DESTDIR.
 export PKG_CONFIG_PATH=$libdir/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root
 warnings=(-Wall -Wextra -Werror -Wno-missing-field-initializers)
-# What the program loads of pollcore.
+# Prints the libraries of pollcore that the program loads.
 loads() { readelf -d "$1" | sed -n 's/.*NEEDED.*\[\(libpollcore[^]]*\)\]/\1/p' | sort | tr '\n' ' '; }
 run() { # PROGRAM
     LD_LIBRARY_PATH=$libdir timeout 60 "$1" >"$1.out" 2>&1
@@ -73,7 +74,7 @@ passed
 step='CMake: another version than there is is refused'
 for other in 999 "${version%%.*}.999" "$version.1"; do
     ! cmake -S "$work" -B "$work/other" -DCMAKE_PREFIX_PATH="$root$prefix" -Dwanted="$other" >"$work/cmake-other.out" 2>&1 || fail "$other was found"
-    grep -q "version: $version\|compatible with requested version" "$work/cmake-other.out" # that was why
+    grep -q "version: $version\|compatible with requested version" "$work/cmake-other.out" # CMake must have named the version as the reason
 done
 cmake -S "$work" -B "$work/other" -DCMAKE_PREFIX_PATH="$root$prefix" -Dwanted="${version%%.*}" >"$work/cmake-other.out" 2>&1
 passed

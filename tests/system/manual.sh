@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The manual: pages that say what --help says, --version, and what bash completes.
+# Checks the manual pages against --help, the output of --version, and the completions in bash.
 set -euo pipefail
 here=$(dirname "$0")
 # shellcheck source=tests/system/steps.sh
@@ -14,7 +14,7 @@ step='the pages are man(7) without a fault'
 mandoc -T lint -W error "$pages"/*.1 >"$work/lint.out"
 passed
 
-# PAGE PROGRAM ARGUMENT...: each option, and each exit code, of the help is in the page.
+# PAGE PROGRAM ARGUMENT...: checks that the page has each option and each exit code of the help.
 same_as_help() {
     local page=$1 text option count=0
     shift
@@ -25,6 +25,9 @@ same_as_help() {
         count=$((count + 1))
     done < <(grep -oE -e '^ +(-[A-Za-z],)?--[A-Za-z_-]+' "$work/help.out" | grep -oE -e '--[A-Za-z_-]+')
     [[ $count -ge ${least:?} ]] || fail "$* --help has $count options only"
+    while read -r option _; do
+        grep -q "^ *$option  " <<<"${text#*EXIT STATUS}" || fail "$page says nothing of exit code $option"
+    done < <(sed -n '/^Exit status:/,/^$/s/^  \([0-9]\) /\1 /p' "$work/help.out")
     [[ $text == *'EXIT STATUS'* && $text == *'SEE ALSO'* ]] || fail "$page has not all sections"
     options="$options $count"
 }
@@ -45,7 +48,7 @@ for program in "$pollcored" "$pollperf"; do
 done
 passed "$(sed -n 2,3p "$work/version.out" | paste -sd' ')"
 
-# WORD...: what bash makes of these words when the last is to be completed.
+# WORD...: prints the completions of the last word.
 complete_words() {
     COMP_WORDS=("$@")
     COMP_CWORD=$(($# - 1))
@@ -64,7 +67,7 @@ step='bash completes subcommands, options, their values and files'
 . "$pages/pollcored"
 # shellcheck source=/dev/null
 . "$pages/pollperf"
-compopt() { :; } # bash has it only while it completes
+compopt() { :; } # bash defines compopt only during completion
 touch "$work/some.toml"
 completes 'lat' pollperf la
 [[ $(complete_words pollperf lat --w | tr ' ' '\n' | sort | paste -sd' ') == '--wait --warmup --worker-core' ]]

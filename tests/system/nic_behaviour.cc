@@ -1,4 +1,4 @@
-// The questions of nic_probe about what a device does.
+// The questions of nic_probe about the behaviour of a device.
 #include <algorithm>
 #include <set>
 #include <thread>
@@ -197,7 +197,7 @@ Answer short_atomic(const Device& device) {
     Memory memory(device, 4096);
     Pair pair(device, {.send_cq = cq.get(), .recv_cq = cq.get()});
     memory.fill(0x11);
-    std::memset(memory.at(2048), 0x77, 8);  // the expected answer
+    std::memset(memory.at(2048), 0x77, 8);  // the value that the atomic must return
     ibv_sge sge = memory.sge(0, 4);
     ibv_send_wr work =
         QueuePair::request(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, &sge, memory.addr(2048), memory.key(), IBV_SEND_SIGNALED);
@@ -279,8 +279,8 @@ Answer flush_order(const Device& device) {
     std::array<ibv_send_wr, kAll> chain{};
     ibv_sge sge = memory.sge(0, 64);
     for (std::uint64_t i = 0; i < kAll; ++i) {
-        // Requests that succeed are unsignaled, except the first: they must not complete, and every flushed request
-        // must.
+        // All requests except the first are unsignaled. Those that succeed must not complete; all flushed requests must
+        // complete.
         chain[i] = QueuePair::request(IBV_WR_RDMA_WRITE, i, &sge, memory.addr(2048),
                                       i == kBad ? ~memory.key() : memory.key(), i == 0 ? IBV_SEND_SIGNALED : 0);
         chain[i].next = i + 1 < kAll ? &chain[i + 1] : nullptr;
@@ -301,7 +301,7 @@ Answer flush_order(const Device& device) {
     for (std::uint64_t i = kBad + 1; i < kAll; ++i) {
         expect(i - kBad + 1, i, IBV_WC_WR_FLUSH_ERR);
     }
-    // The target's queue pair goes to error by itself, and the sender's receives are flushed.
+    // The target's queue pair moves to the error state by itself, and the sender's receives are flushed.
     const std::vector<ibv_wc> receives = take(recv_cq.get(), 2 * kAll, kSoon);
     const auto flushed = std::count_if(receives.begin(), receives.end(),
                                        [](const ibv_wc& wc) { return wc.status == IBV_WC_WR_FLUSH_ERR; });

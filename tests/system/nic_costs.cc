@@ -1,5 +1,5 @@
-// The questions of nic_probe about what a device costs the CPU: posts, doorbells and polls, one at a time and
-// in chains.
+// The questions of nic_probe about the CPU's cost for a device: posts, doorbells and polls, one at a time and in
+// chains.
 #include <algorithm>
 #include <cstdio>
 
@@ -18,7 +18,7 @@ double ns_since(Clock::time_point began) {
     return std::chrono::duration<double, std::nano>(Clock::now() - began).count();
 }
 
-/// Cycles of the time-stamp counter per nanosecond; 0: there is no such counter.
+/// Cycles of the time-stamp counter per nanosecond; 0 if there is no such counter.
 double cycles_per_ns() {
 #ifdef __x86_64__
     const auto began = Clock::now();
@@ -64,7 +64,8 @@ struct Load {
                 pair.a.post(works[i]);
             }
             posts.push_back(ns_since(began) / kWrites);
-            // Waits until all completions are there, so that the poll shows the CPU's cost and no wait for the device.
+            // Waits until all completions are in the CQ. The poll then shows only the CPU's cost, without a wait for
+            // the device.
             began = Clock::now();
             while (ns_since(began) < 200'000) {
             }
@@ -94,7 +95,8 @@ struct Load {
 Answer doorbell_of(const Device& device, bool with_inline) {
     Load load(device, with_inline);
     Answer answer{Outcome::found, "", {}};
-    // A chain of n costs n * request + doorbell. Fits a line to all points by least squares, with equal weights.
+    // A chain of n requests costs n * request + doorbell. Fits a line through all points by least squares, with equal
+    // weights.
     double x = 0, y = 0, xx = 0, xy = 0, points = 0;
     for (const std::size_t chain : {1u, 2u, 4u, 8u, 16u, 32u}) {
         const double each = load.run(chain).post;
@@ -228,7 +230,7 @@ Answer cqs(const Device& device) {
             pairs.push_back(
                 std::make_unique<Pair>(device, Shape{.send_cq = all[i].get(), .recv_cq = all[i].get(), .depth = 8}));
         }
-        // With few CQs, several rounds between two looks at the clock.
+        // With few CQs, runs several rounds between two readings of the clock.
         const std::size_t rounds = count < 8 ? 8 : 1;
         const auto polled = static_cast<double>(rounds * count);
         std::vector<double> looks;

@@ -1,14 +1,14 @@
-// Asks a device questions that no model of it can answer: what its firmware does with errors, who writes a small
-// receive, in which order data arrives, what a doorbell costs. It links nothing of this project.
-// scripts/verify-nic runs it and makes a report.
+// Asks a device questions that no model of the device can answer: how its firmware handles errors, whether the NIC or
+// the library writes a small receive, in which order data arrives, and the cost of a doorbell. This program links
+// nothing of this project. scripts/verify-nic runs it and makes a report.
 //
 //   nic_probe [--gid INDEX] [--figures] DEVICE [ID]...
 //   nic_probe --describe DEVICE
 //
-// Prints one line of JSON for each question: id, claim, outcome, text, figures. The outcome is held or failed if
-// the project claims something, found if it does not, and absent if the device does not offer the feature.
-// With --figures it measures, too. --describe prints a description of the device, and its GIDs. Exit codes: 0 each
-// question has an answer, 2 usage, 4 the device cannot be used.
+// Prints one line of JSON for each question: id, claim, outcome, text, figures. The outcome is held or failed if the
+// project makes a claim, found if it makes none, and absent if the device does not offer the feature. With --figures
+// the program also measures. --describe prints a description of the device, and its GIDs. Exit codes: 0 each question
+// has an answer, 2 usage, 4 the device cannot be used.
 #include "nic_probe.hpp"
 
 #include <arpa/inet.h>

@@ -1,4 +1,4 @@
-// Tools to ask a device through libibverbs alone: queues, memory and connected queue pairs on one device, and the
+// Tools to test a device through libibverbs alone: queues, memory and connected queue pairs on one device, and the
 // answers that nic_probe prints.
 #pragma once
 
@@ -23,8 +23,8 @@ namespace nic {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// held and failed: the result of a claim of the project. found: there is no claim. absent: the device does not offer
-/// the feature.
+/// The outcome of a question. held and failed: the project makes a claim, and it is true or false. found: the project
+/// makes no claim. absent: the device does not offer the feature.
 enum class Outcome { held, failed, found, absent };
 
 struct Answer {
@@ -33,7 +33,7 @@ struct Answer {
     std::vector<std::pair<std::string, double>> figures{};
 };
 
-/// The device does not offer what a question is about.
+/// Thrown if the device does not offer the feature that a question is about.
 struct NotOffered : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
@@ -49,7 +49,7 @@ T* made(T* object, const char* what) {
     return object;
 }
 
-// Nobody could use the results of these calls.
+// The results of these calls are ignored: a destructor cannot report an error.
 struct Destroy {
     void operator()(ibv_cq* cq) const { (void)ibv_destroy_cq(cq); }
     void operator()(ibv_qp* qp) const { (void)ibv_destroy_qp(qp); }
@@ -75,7 +75,8 @@ struct Device {
     [[nodiscard]] Owned<ibv_cq> cq(int entries, ibv_comp_channel* channel = nullptr) const {
         return Owned<ibv_cq>(made(ibv_create_cq(context, entries, nullptr, channel, 0), "cannot make a CQ"));
     }
-    /// Waits for an asynchronous event of this type, and skips others. False: none came within the time.
+    /// Waits for an asynchronous event of this type, and skips events of other types. Returns false if none came within
+    /// `patience`.
     [[nodiscard]] bool event(ibv_event_type type, milliseconds patience) const {
         const auto deadline = Clock::now() + patience;
         while (Clock::now() < deadline) {
@@ -120,7 +121,7 @@ private:
 struct Shape {
     ibv_cq* send_cq = nullptr;
     ibv_cq* recv_cq = nullptr;
-    std::uint32_t depth = 128;  // of each queue
+    std::uint32_t depth = 128;  // depth of each queue
     std::uint32_t inline_size = 0;
     bool signal_all = false;
     ibv_srq* srq = nullptr;
@@ -240,7 +241,7 @@ struct Pair {
     QueuePair b;
 };
 
-/// Polls until `n` completions have come or the time is over; returns those that came.
+/// Polls until `n` completions have come or `patience` is over. Returns the completions that have come.
 inline std::vector<ibv_wc> take(ibv_cq* cq, std::size_t n, milliseconds patience = milliseconds(30'000)) {
     std::vector<ibv_wc> all;
     const auto deadline = Clock::now() + patience;
@@ -268,10 +269,10 @@ struct Question {
     const char* id;
     const char* claim;
     std::function<Answer(const Device&)> ask;
-    bool costs = false;  // it only measures
+    bool costs = false;  // true: the question only measures
 };
 
-/// The questions about what the device does, and about what it costs.
+/// The questions about the behaviour of the device, and about its costs.
 std::vector<Question> behaviour();
 std::vector<Question> costs();
 

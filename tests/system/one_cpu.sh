@@ -45,7 +45,7 @@ code=0
 expect 'on CPU 0 only' "$work/wake.out"
 passed
 
-# An example that does not yield the CPU takes 26 ms for an order, so minutes in all: the limit ends it.
+# An example that does not yield the CPU takes 26 ms for each order, and so minutes in all. The time limit ends it.
 step='each example with the sample that it is to take'
 for example in write_with_imm datagram remote_store 'order_gateway config/loopback.toml 20000' 'stream credits both anywhere 5000 5' \
     'stream ring both anywhere 5000 5'; do

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The Debian packages in a bare root of this distribution: made, installed, used, upgraded, removed, purged. As root, with scripts/setup --all
-# done, and with the network.
+# Tests the Debian packages in a bare root of this distribution: makes, installs, uses, upgrades, removes and purges
+# them. Runs as root, after scripts/setup --all, and needs the network.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 if [[ $EUID -ne 0 ]]; then
     echo "$0: makes roots and mounts, so only root can run it" >&2
     exit 1
 fi
-# Mounts of its own go when it ends, however that is.
+# A private mount namespace: its mounts disappear when the script ends, however it ends.
 [[ ${OWN_MOUNTS:-} == yes ]] || OWN_MOUNTS=yes exec unshare --mount --propagation private "$0" "$@"
 # shellcheck source=tests/system/steps.sh
 . "$here/steps.sh"
@@ -22,11 +22,11 @@ unmount() {
 trap 'code=$?; set +e; unmount; (exit "$code"); finish' EXIT
 
 top=$here/../..
-cache=$top/build/packaging # beside what scripts/package compiles
+cache=$top/build/packaging # beside the files that scripts/package compiles
 packages=(libpollcore0.2 libpollcore-client0.2 libpollcore-dev pollcored pollcore-tools pollcore-doc)
 config=/etc/pollcore/pollcored.toml
 socket=/run/pollcore/pollcored.sock
-hang=1200 # seconds, after which something hangs
+hang=1200 # seconds; a command that takes longer hangs
 
 # ---- Roots ----
 # shellcheck source=/dev/null
@@ -44,7 +44,7 @@ in_root() { # NAME COMMAND...
 apt_in() { # NAME ARGUMENT...
     in_root "$1" apt-get -qq "${@:2}" >"$work/apt.out" 2>&1
 }
-make_root() { # NAME: a bare one, with the lists of packages
+make_root() { # NAME: makes a bare root, with the lists of packages
     mkdir "$work/$1"
     tar -C "$work/$1" -xf "$cache/$codename.tar"
     mount -t proc proc "$work/$1/proc"
@@ -55,7 +55,7 @@ make_root() { # NAME: a bare one, with the lists of packages
     mount --bind "$cache/archives" "$work/$1/archives"
     mounted+=("$work/$1/archives")
     cp /etc/resolv.conf "$work/$1/etc/resolv.conf"
-    # What is downloaded is kept for the next time. And what this machine is told about proxies and mirrors.
+    # Keeps downloads for the next time, and takes over this machine's settings of proxies and mirrors.
     {
         printf '%s;\n' 'Dir::Cache::Archives "/archives"' 'APT::Sandbox::User "root"' 'APT::Install-Recommends "no"'
         apt-config dump | grep -E '^Acquire::(http|https|ftp|Check|Retries)' || true
@@ -64,13 +64,13 @@ make_root() { # NAME: a bare one, with the lists of packages
 }
 field_in() { in_root "$1" dpkg-query --show --showformat="\${$2}\n" "${@:3}"; } # NAME FIELD [PACKAGE]
 installed_in() { in_root "$1" dpkg --get-selections | sed -n 's/^\([^:[:space:]]*\).*[[:space:]]install$/\1/p' | sort; }
-# Everything in a root, with owner, mode and target, but for what is mounted there, what this script puts there, and what useradd and
-# systemctl write for it.
+# Prints everything in a root, with owner, mode and target, except for mounts, the files of this script, and files that
+# useradd and systemctl write.
 everything_in() {
     find "$work/$1" -xdev \( -path "$work/$1/archives" -o -path "$work/$1/packages" \) -prune -o -printf '%y %m %U:%G /%P %l\n' |
         grep -vE ' (/etc/sub[gu]id-|/run/systemd/systemd-units-load) $' | sort
 }
-install_in() { # NAME DIRECTORY PACKAGE...: those of our packages, with what they depend on
+install_in() { # NAME DIRECTORY PACKAGE...: installs these packages of the project, with their dependencies
     local package files=()
     rm -rf "$work/$1/packages"
     mkdir "$work/$1/packages"
@@ -109,7 +109,7 @@ stop() {
     [[ $code -eq 0 ]] || fail "it ended with $code"
     [[ ! -e $work/$root$socket ]] || fail 'it left its socket'
 }
-attach() { # Both ends of a connection in a process that is attached.
+attach() { # runs both ends of a connection in one attached process
     as_user trader pollperf lat --config "$config" --attach "$socket" -o all -n 200 --verify >"$work/attached.out" 2>&1
     grep -q attached "$work/attached.out"
 }
@@ -218,8 +218,8 @@ cmp "$work/edited" "$work/$root$config"
 passed
 
 step='a purge leaves what is there where the packages never were'
-touch "$work/$root/run/pollcore/pollcore-core-0.lock" # as a daemon that was killed leaves it
-apt_in "$root" purge pollcored # of the others dpkg knows nothing any more
+touch "$work/$root/run/pollcore/pollcore-core-0.lock" # a daemon that was killed leaves this file
+apt_in "$root" purge pollcored # dpkg has already forgotten the other packages
 in_root "$root" userdel --remove trader 2>/dev/null
 in_root "$root" userdel --remove stranger 2>/dev/null
 ! in_root "$root" dpkg-query --list '*pollcore*' 2>/dev/null | grep pollcore || fail 'dpkg still knows something'
@@ -228,7 +228,8 @@ apt_in control install "${dependencies[@]}"
 everything_in "$root" >"$work/after"
 everything_in control >"$work/never"
 diff "$work/never" "$work/after" >"$work/rest.out" || fail 'something is left'
-# Users and groups of packages stay, as Debian has it; and nothing else of these files.
+# Users and groups that packages have made stay, as is usual in Debian. Nothing else may have changed in these two
+# files.
 for file in passwd group; do
     cut -d : -f 1 "$work/control/etc/$file" | sort >"$work/never"
     cut -d : -f 1 "$work/$root/etc/$file" | sort | comm -13 "$work/never" - >"$work/users"
@@ -279,7 +280,7 @@ in_root "$root" useradd --groups pollcore trader
 as_user trader /programs/hello listen here >"$work/listen.out" 2>&1 &
 listening=$!
 call() { as_user trader /programs/hello call here >"$work/call.out" 2>&1; }
-within 60 call # the other may not listen yet
+within 60 call # the other process may not listen yet
 wait "$listening"
 for end in call listen; do
     [[ $(cat "$work/$end.out") == 'IBV_WC_SUCCESS: hello' ]] || fail "$end says $(cat "$work/$end.out")"

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Compares pollperf's direct path with perftest: same wire, same boot, same sizes, two processes each.
+# Compares pollperf's direct path with perftest. Both use the same wire, boot and sizes, with two processes each.
 #
 #   scripts/rxe-vm tests/system/perf_vs_perftest.sh POLLPERF
 #
-# Fails when one of pollperf's ways to measure does not work there. With GOALS=FILE (scripts/bench) it writes goals to that file, with the
-# values of each of ROUNDS; scripts/bench judges them. The goals: pollperf's typical latency is at most 1.10 of perftest's for send, write
-# and read, because otherwise the baseline for the runtime would not be honest. Rounds of the two programs take turns.
+# Fails if one of pollperf's paths does not work there. With GOALS=FILE (scripts/bench) it writes goals to that file,
+# with the values of each of ROUNDS rounds; scripts/bench judges them. The goals: pollperf's typical latency for send,
+# write and read is at most 1.10 times perftest's latency. Otherwise the runtime would be compared with a baseline that
+# is too slow. Rounds of the two programs take turns.
 set -euo pipefail
 
 pollperf=${1:?usage: perf_vs_perftest.sh POLLPERF}
@@ -37,7 +38,7 @@ fail() {
 await_listener() { # PID
     for ((tries = 0; tries < 300; tries++)); do
         if rdma resource show cm_id | grep -q "^link $device/.*LISTEN.*:$port\b"; then
-            sleep 0.2 # the kernel sets the state a moment before it takes requests
+            sleep 0.2 # the kernel shows the listening state a moment before it accepts requests
             return
         fi
         kill -0 "$1" 2>/dev/null || return 1
@@ -72,7 +73,8 @@ measure() { # COMMAND...
     return 1
 }
 
-# perftest gives up when a busy machine disturbs its calibration of the clock. Such a failure is no result, so it is repeated.
+# perftest fails if a busy machine disturbs its calibration of the clock. Such a failure is no result, so the run is
+# repeated.
 measure_perftest() { # COMMAND...
     local attempt
     for attempt in 1 2 3 4 5; do
@@ -85,8 +87,8 @@ measure_perftest() { # COMMAND...
     fail "perftest cannot be run: $*"
 }
 
-# A typical latency of milliseconds shows time slices: other processes had a CPU, and the round tells nothing about the
-# program. It is repeated, for either program, as long as there are spare rounds.
+# A typical latency of milliseconds shows time slices: other processes had a CPU, so the round says nothing about the
+# program. The round is repeated, for either program, as long as there are spare rounds.
 spare_rounds=10
 undisturbed() { # MEASURE COMMAND...
     "$@" || exit 1
@@ -123,13 +125,13 @@ echo
 # The other paths of pollperf, each between two processes and with every byte checked.
 echo
 for ways in "--path event" "--path runtime --wait event" "--path runtime --wait event --flow credits"; do
-    # Each option is a word.
+    # Each option must be a separate word.
     # shellcheck disable=SC2086
     measure "$pollperf" lat --share-core $ways -o send -s "$size" -n 200 --verify || fail "pollperf lat $ways failed"
     printf '%-48s %s usec\n' "pollperf lat $ways" "$typical"
 done
 
-# With write rings workers do not sleep, so both ends are in one process.
+# With write rings, workers do not sleep. So both ends are in one process.
 for flow in off ring; do
     "$pollperf" lat -d "$device" --loopback --path runtime -o send -s "$size" -n 500 --flow "$flow" --verify >"$work/client" ||
         fail "pollperf lat --flow $flow failed"

@@ -1,10 +1,9 @@
-// A peer of pollcored's echo service that knows nothing of pollcore. It uses only librdmacm and libibverbs, with the
-// synchronous calls of simple programs. It shows that plain verbs peers are served, and also does what a polite peer
-// never does.
+// A peer of pollcored's echo service that uses only librdmacm and libibverbs, with the synchronous calls of simple
+// programs. It shows that pollcored serves peers that know nothing of pollcore, also if they misbehave.
 //
 //   plain_peer [--bind ADDRESS] ADDRESS PORT echo COUNT SIZE_MAX  messages of 0 to SIZE_MAX bytes, there and back
-//   plain_peer [--bind ADDRESS] ADDRESS PORT too-long SIZE        one message that the service must not take
-//   plain_peer [--bind ADDRESS] ADDRESS PORT stall COUNT          sends, takes nothing, waits to be disconnected
+//   plain_peer [--bind ADDRESS] ADDRESS PORT too-long SIZE        one message that is too long for the service
+//   plain_peer [--bind ADDRESS] ADDRESS PORT stall COUNT          sends, takes no answers, waits to be disconnected
 //
 // Exit codes: 0 all as expected; 1 not as expected, with the reason on stderr; 2 usage.
 #include <arpa/inet.h>

@@ -1,4 +1,4 @@
-// pollcored as a process: command line, start, readiness, watchdog, signals, exit codes. Other tests cover the
+// Tests pollcored as a process: command line, start, readiness, watchdog, signals, exit codes. Other tests cover the
 // traffic of its services: services_test.cc in one process, daemon_over_rxe.sh over a real device.
 #include <sys/ptrace.h>
 
@@ -109,7 +109,7 @@ TEST_F(PollcoredTest, ABadFileIsRefusedInOneLineThatNamesThePlace) {
     }
 }
 
-// Each message names the key that is refused, its line, and the reason.
+// Each error message names the key that is refused, the key's line, and the reason.
 TEST_F(PollcoredTest, WhatThisMachineHasNotIsRefusedByTheCheckAndAtTheStart) {
     const std::string here = directory_.path().native();
     const std::string file = directory_.write("file", "").native();
@@ -330,7 +330,7 @@ TEST_F(PollcoredTest, AWorkerThatSleepsLetsTheWatchdogBeFed) {
     EXPECT_EQ(daemon.err().find("made no step"), std::string::npos) << daemon.err();
 }
 
-// Stops one thread as a debugger does. The thread then looks like one in a call that does not return.
+// Stops one thread, as a debugger does. The thread then looks like a thread in a call that does not return.
 class Halted {
 public:
     explicit Halted(pid_t thread) : thread_(thread) {
@@ -373,7 +373,8 @@ TEST_F(PollcoredTest, AWorkerThatMakesNoStepStarvesTheWatchdog) {
     EXPECT_EQ(daemon.wait(), 0) << daemon.err();
 }
 
-/// Waits for a thread with this name, since a thread names itself when it first runs. 0: there is none.
+/// Waits for a thread with this name, because a thread sets its name only when it first runs. Returns 0 if there is
+/// none.
 pid_t thread_named(pid_t pid, const std::string& name) {
     for (const auto until = std::chrono::steady_clock::now() + kPatience; std::chrono::steady_clock::now() < until;) {
         for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
@@ -392,7 +393,7 @@ TEST_F(PollcoredTest, AThreadBesideTheWorkersThatHangsIsReportedAtOnceAndStarves
     const std::filesystem::path config = directory_.write("hangs.toml", text);
     for (const std::string name : {"pollcore-ctl", "pollcore-serve"}) {
         SCOPED_TRACE(name);
-        // Long enough for a worker that waits for its CPU on a busy machine.
+        // The watchdog's time is long enough for a worker that waits for its CPU on a busy machine.
         Process daemon = start_with(config, {"WATCHDOG_USEC=4000000"});
         ASSERT_TRUE(notify_.await("READY=1")) << daemon.err();
         ASSERT_TRUE(notify_.await("WATCHDOG=1")) << daemon.err();
@@ -404,9 +405,9 @@ TEST_F(PollcoredTest, AThreadBesideTheWorkersThatHangsIsReportedAtOnceAndStarves
         const auto says = [&](const std::string& what) {
             return std::regex_search(
                 daemon.err(),
-                std::regex("thread " + name + " .thread \\d+. has been at one thing for \\d+ ms: " + what));
+                std::regex("thread " + name + " .thread \\d+. has been busy with one thing for \\d+ ms: " + what));
         };
-        ASSERT_TRUE(daemon.await_log(who + "has been at one thing for ")) << daemon.err();
+        ASSERT_TRUE(daemon.await_log(who + "has been busy with one thing for ")) << daemon.err();
         EXPECT_TRUE(says("it hangs in the system call ")) << daemon.err();
         while (notify_.receive(0ms)) {
         }
@@ -414,7 +415,7 @@ TEST_F(PollcoredTest, AThreadBesideTheWorkersThatHangsIsReportedAtOnceAndStarves
         EXPECT_FALSE(says("the watchdog is not fed")) << daemon.err();
         EXPECT_TRUE(daemon.await_log("no backtrace: thread " + std::to_string(thread))) << daemon.err();
 
-        // Takes all messages, or the daemon would wait for room in the socket.
+        // Takes all messages, because otherwise the daemon would wait for room in the socket.
         const auto patience = std::chrono::steady_clock::now() + kPatience;
         while (!says("the watchdog is not fed")) {
             std::this_thread::sleep_for(10ms);

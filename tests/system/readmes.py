@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""What READMEs and public headers say is so: snippets compile and run as they stand there, and what is named exists.
+"""Checks READMEs and public headers: snippets compile and run unchanged, and the files, names and options that the text mentions exist.
 
 usage: POLLCORE_BUILD=DIRECTORY tests/system/readmes.py      (needs its whole build)
 
-Extracted from the text, never copied:
-  ```cpp       compiled with the installed library; one with a main() is linked; README.md's is run, at both ends
+What is extracted from the text and checked:
+  ```cpp       compiled with the installed library; linked if it has a main(); README.md's program is run at both ends
   ```toml      accepted by pollcored --check
-  ```sh        each program of ours knows the options that stand behind its name
-  `a/path.x`   there is such a file, and the target of each link
-  `Class::name`, `kName`   stands in a public header or in the source
-  128<!-- kName -->        is what the source says
+  ```sh        each program of this project knows the options that follow its name
+  `a/path.x`   the file exists, and so does the target of each link
+  `Class::name`, `kName`   is in a public header or in the source
+  128<!-- kName -->        is the value in the source
 Snippets in public headers begin with an #include.
 """
 import os
@@ -25,7 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUILD = ROOT / os.environ["POLLCORE_BUILD"]
 FRONT_MOST = 8 << 10  # bytes of README.md
 WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers")
-# Not files of this repository: what programs write, what a system has, and what the reader makes.
+# Paths outside this repository: files that programs write, files of the system, and files that the reader makes.
 ELSEWHERE = re.compile(r"^(/|~|hello\b|build/|io/|app\.toml|result\.json|FILE$|.*\*)")
 wrong = []
 
@@ -46,7 +46,7 @@ def blocks(text, language):
 
 
 def header_snippets(text):
-    """Comment lines that are indented by four more than prose, from an #include on."""
+    """Comment lines that are indented by four more columns than prose, beginning at an #include."""
     found, current = [], None
     for line in text.splitlines():
         comment = re.match(r"//(?:$| {5}(.*))", line)
@@ -62,12 +62,12 @@ def header_snippets(text):
 
 
 class Installed:
-    """The library as `meson install` leaves it."""
+    """Installs the library with `meson install`."""
 
     def __init__(self, work):
         subprocess.run(["meson", "install", "-C", BUILD, "--quiet", "--no-rebuild"], env={**os.environ, "DESTDIR": str(work / "root")}, check=True)
         packages = next((work / "root").rglob("pollcore.pc")).parent
-        # The .pc files say /usr/local; pkg-config moves that to where DESTDIR put it.
+        # The .pc files contain /usr/local; pkg-config translates this path to the directory under DESTDIR.
         self.env = {**os.environ, "PKG_CONFIG_PATH": str(packages), "PKG_CONFIG_SYSROOT_DIR": str(work / "root"),
                     "LD_LIBRARY_PATH": str(packages.parent)}
         self.work = work
@@ -76,7 +76,7 @@ class Installed:
         return subprocess.run(["pkg-config", "--cflags", "--libs", package], env=self.env, capture_output=True, text=True, check=True).stdout.split()
 
     def compile(self, where, source):
-        """The program, if it is one."""
+        """Returns the program if the snippet is a whole program."""
         file = self.work / f"snippet{len(list(self.work.glob('snippet*.cc')))}.cc"
         file.write_text(source)
         package = "pollcore-client" if "<pollcore/attach" in source and "<pollcore/runtime" not in source else "pollcore"
@@ -90,7 +90,7 @@ class Installed:
 
 
 def run_front(program, config, installed):
-    """README.md's two processes and their daemon, with a socket of their own."""
+    """Runs README.md's two processes and their daemon, with a private socket."""
     socket = installed.work / "socket"
     own = installed.work / "hello.toml"
     own.write_text(config.replace("/tmp/pollcored.sock", str(socket)).replace("[[worker]]", '[[worker]]\nidle = "yield"') + "\n[runtime]\nshare_cores = true\n")
@@ -106,7 +106,7 @@ def run_front(program, config, installed):
         answering = subprocess.Popen([program, "listen", "here"], env=installed.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         ends.append(answering)
         deadline = time.monotonic() + 60
-        while True:  # it may not listen yet
+        while True:  # the other process may not listen yet
             calling = subprocess.run([program, "call", "here"], env=installed.env, capture_output=True, text=True, timeout=60)
             if calling.returncode == 0 or answering.poll() is not None or time.monotonic() > deadline:
                 break
@@ -122,7 +122,7 @@ def run_front(program, config, installed):
 
 
 def help_of(name, cache={}):
-    """What a program of ours says of itself; nothing of another's."""
+    """Returns the --help texts of a program of this project; empty for any other program."""
     if name not in cache:
         commands = {"pollcored": [[BUILD / "apps/pollcored/pollcored", "--help"]],
                     "pollperf": [[BUILD / "apps/pollperf/pollperf", *command, "--help"] for command in ((), ("lat",), ("wake",))]}
@@ -139,7 +139,7 @@ def look_at_options(where, text):
         ours = next((word for word in words if help_of(word)), None)
         if ours is None:
             continue
-        # Behind a command in a guest stand that command's options.
+        # After such a word follows another command with its own options.
         for word in words[words.index(ours) + 1:]:
             if word in ("sh", "env", "rdma", "COMMAND", "&&", "|", ";"):
                 break

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The reference, by doxygen: it is made without a warning, has the guides, and each class of the public headers says what it is.
+# Checks the reference that doxygen makes: there are no warnings, the guides are in it, and each class of the public
+# headers has a description.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=tests/system/steps.sh
@@ -17,7 +18,7 @@ done
 passed "$(find "$html" -name '*.html' | wc -l) pages"
 
 step='the guides are in it'
-for title in 'For an operator' 'pollperf, and what was measured' 'Examples, and what to know' 'Attaching, and who trusts whom'; do
+for title in 'For an operator' 'pollperf, and what was measured' 'Examples, and the rules for programs' 'Attaching, and who trusts whom'; do
     grep -qrl "<div class=\"title\">.*$title" "$html" || fail "no page is called '$title'"
 done
 passed

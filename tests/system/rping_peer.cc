@@ -1,5 +1,5 @@
-// A peer for rping(1), with this runtime and without flow control. It shows that the runtime and a plain verbs program
-// understand each other.
+// A peer for rping(1) that uses this runtime without flow control. It shows that the runtime can exchange messages with
+// a plain verbs program.
 //
 //   rping_peer CONFIG serve ADDRESS PINGS     for: rping -c -a ... -C PINGS
 //   rping_peer CONFIG call ADDRESS PINGS      for: rping -s -a ... -C PINGS
@@ -169,7 +169,8 @@ private:
     MemoryRegion memory_;
     QueuePair qp_;
     std::uint64_t posted_ = 0;
-    std::array<Completion, 2> kept_{};  // by queue: a completion, if one came while the other queue was awaited
+    // by queue: a completion that came while the program waited for the other queue; may be empty
+    std::array<Completion, 2> kept_{};
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checks the files for systemd with systemd's own tools, and checks that the daemon works with only what the unit leaves it.
+# Checks the files for systemd with systemd's own tools. Also checks that the daemon works with only the rights that the
+# unit gives it.
 set -euo pipefail
 here=$(dirname "$0")
 # shellcheck source=tests/system/steps.sh
@@ -10,7 +11,7 @@ running() { echo "$daemon"; }
 build=${POLLCORE_BUILD:?the build directory to install from}
 attached_load=$build/tests/attached-load
 nobody=65534
-exposure_max=27 # tenths; 100 is a service without any hardening
+exposure_max=27 # in tenths; a service without any hardening has 100
 # PATTERN: prints the one installed file with this path.
 installed() {
     local found
@@ -61,8 +62,8 @@ made=$work/root/run/$(of_unit RuntimeDirectory)
 [[ $(stat -c '%u %a' "${made% }") == "$uid 755" ]] || fail "${made% }: $(stat -c '%u %a' "${made% }")"
 passed
 
-# The daemon runs as nobody, who has no more rights than the unit's user, with the unit's capabilities, written for setpriv(1) as
-# "+cap_chown,+cap_net...".
+# The daemon runs as the user nobody, who has no more rights than the unit's user, and with the unit's capabilities, in
+# the form of setpriv(1): "+cap_chown,+cap_net...".
 config() {
     cat >"$work/run/config.toml" <<TEXT
 [runtime]
@@ -116,7 +117,7 @@ kill -TERM "$served"
 code=0
 wait "$daemon" || code=$?
 daemon=''
-kill "$load" 2>/dev/null || true # attached-load waits for another daemon
+kill "$load" 2>/dev/null || true # attached-load still waits for a new daemon
 wait "$load" 2>/dev/null || true
 [[ $code -eq 0 || $code -eq 3 ]] || fail "exit code $code"
 # SET: prints the system calls of a set, and of the sets that it contains.

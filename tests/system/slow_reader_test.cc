@@ -1,4 +1,4 @@
-// A reader that is far slower than its sender: with credits the sender waits, and each message arrives once.
+// Tests a reader that is far slower than its sender: with credits the sender waits, and each message arrives once.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -42,8 +42,8 @@ std::uint64_t resident_kib() {
     return 0;
 }
 
-// The reader reads in one of four turns of the sender, 1 to 32 messages each time. Four times as many messages are in
-// flight as it has receives. So on any machine most messages do not find credit at once.
+// The reader reads 1 to 32 messages in one of four turns of the sender. Four times as many messages are in flight as
+// the reader has receives. So on any machine most messages do not find credit at once.
 TEST(SlowReader, GetsEachMessageOnceWhileItsSenderWaits) {
     Runtime runtime(one_worker());
     test::MessageLine line(runtime, FlowControl::credits, kReceives);

@@ -1,5 +1,6 @@
-# To be sourced by bash scripts that run step by step and end at the first step that fails. Such a script sets `step=...` before each
-# step and calls `passed` after it, writes into $work, and defines `running`, which prints the ids of the processes to kill at the end.
+# For bash scripts that run step by step and end at the first step that fails. Such a script sources this file. It sets
+# `step=...` before each step, calls `passed` after each step, writes its files into $work, and defines `running`, which
+# prints the ids of the processes to kill at the end.
 work=$(mktemp -d)
 step='starting'
 finish() {
@@ -20,7 +21,7 @@ trap finish EXIT
 
 fail() { echo "$*" >&2; return 1; }
 passed() { echo "passed: $step${1:+ ($1)}"; }
-# SECONDS COMMAND...: repeats the command until it succeeds; fails when the time is over.
+# SECONDS COMMAND...: repeats the command until it succeeds; fails after SECONDS.
 within() {
     local deadline=$((SECONDS + $1))
     shift

@@ -45,7 +45,7 @@ all_was_read() { # OUTPUT MESSAGES
     wait "$reader" || fail "the reader failed"
     grep -q "^read $2 messages, each once, in order and whole" "$work/$1.out" || fail "the reader has not read all"
 }
-# A reader with no request that could fail notices the loss only by its own timeout.
+# A reader that has no request in flight that could fail notices the loss only by its own timeout.
 reader_gives_up() { # OUTPUT
     ! wait "$reader" || fail "the reader says that all is well"
     grep -qE 'completed with|no completion came' "$work/$1.out" || fail "the reader does not say why it ends"
@@ -54,7 +54,8 @@ rnrs() {
     sleep 0.1 # the kernel updates its counters only from time to time
     awk '{ sum += $1 } END { print sum }' /sys/class/infiniband/rxe?/ports/1/hw_counters/{rcvd_rnr_err,send_rnr_err}
 }
-# Prints the devices and the resources in use, without contexts and completion queues: a daemon makes those for its first process.
+# Prints the devices and the resources in use. Leaves out contexts and completion queues, because a daemon makes them
+# for its first process and keeps them.
 resources() { rdma resource show | sed -E 's/^[0-9]*: //; s/(cq|ctx) [0-9]+ //g'; }
 
 step='two daemons on the ends of a wire'
@@ -71,8 +72,9 @@ all_was_read whole 1000
 [[ $(rnrs) -eq $rnrs_before ]] || fail "$(($(rnrs) - rnrs_before)) RNR NAKs"
 passed "$(sed -n 's/^wrote 1000 messages \(in [0-9]* us\).*/\1/p' "$work/writer.out")"
 
-# The two processes are stopped meanwhile, because a process that learns of the loss disconnects at once. Soft-RoCE of Linux 6.1 that
-# sends connection management messages (MADs) while its link is down takes none afterwards, for all processes, until the device is made anew.
+# The two attached processes are stopped meanwhile, because a process that learns of the loss disconnects at once. If
+# Soft-RoCE of Linux 6.1 sends connection management messages (MADs) while its link is down, it accepts no MADs of any
+# process afterwards, until the device is made anew.
 step='the link goes down under a stream, and up again: both are told, and the writer begins again with the next reader'
 read_stream cut 2000
 write_stream 1500

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Tests scripts/verify-nic: its report and its exit code tell what held and what did not.
+"""Tests scripts/verify-nic: its report and its exit code must show which claims held and which did not.
 
-usage: POLLCORE_BUILD=DIRECTORY tests/system/verify_nic.py                      without any device, by programs that only pretend
+usage: POLLCORE_BUILD=DIRECTORY tests/system/verify_nic.py                      without any device, with programs that only pretend
 POLLCORE_BUILD=DIRECTORY tests/system/verify_nic.py DEVICE ADDRESS WAY   on this device
 
 WAY is --quick, --peer (the other end is DEVICE's peer in the guest of scripts/rxe-vm, by the network) or --whole. On a device, each part
@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SCRIPT = ROOT / "scripts" / "verify-nic"
 # Parts that some devices do not have, or that --quick leaves out. perftest may show nothing on a busy machine.
 MAY_BE_LEFT_OUT = re.compile(r"host-(hugepages|port-down)|probe-(clock|stamps|small-receives-untouched|short-atomic|moderation|compressed|extended-poll)|latency-beside-perftest|bench")
-# The model of an mlx5 HCA has both ends of a connection in one process, and works only when that process calls it.
+# The model of an mlx5 HCA has both ends of a connection in one process, and advances only when that process calls it.
 ON_MODEL = "mlx5-model" in os.environ.get("LD_PRELOAD", "")
 MODEL_LEAVES_OUT = re.compile(r"rdma_cm-.*|latency-beside-perftest")
 QUICK_LEAVES_OUT = re.compile(r"works|latency-.*|kills|bench")
@@ -104,7 +104,7 @@ class Pretended(unittest.TestCase):
         text, parts = self.report()
         self.assertEqual(parts["statuses"]["result"], "did not hold")
         self.assertIn("| Errors.Bad | IBV_WC_LOC_QP_OP_ERR | IBV_WC_LOC_PROT_ERR |", text)
-        self.assertEqual(parts["works-UD"]["result"], "did not hold")  # no test has seen it work
+        self.assertEqual(parts["works-UD"]["result"], "did not hold")  # no test has used it
         self.assertIn("\nDid not hold: conformance, statuses, works-", text)
         self.assertIn("| What works, on this device | did not hold |", text)
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Measures what waiting costs, and checks that a worker and an application really sleep: pollperf's wake-ups, and its latency with threads
-# that sleep, by plain verbs and through a worker.
+# Measures the cost of waiting, and checks that a worker and an application really sleep. Runs pollperf's wake-ups, and
+# its latency with threads that sleep, by plain verbs and through a worker.
 #
 # With GOALS=FILE (scripts/bench) it writes goals and the reached values to that file; scripts/bench judges them. The goals: a sleeping
-# worker or application is woken within 1.25 of the time that eventfd and epoll take between two plain threads; `pause` costs a worker at
-# full load nothing (1.02 of `spin`); a sleeping worker takes less than 1% of its core.
+# worker or application wakes up within 1.25 times the time that eventfd and epoll take between two plain threads;
+# `pause` costs a worker at full load nothing (at most 1.02 times `spin`); a sleeping worker takes less than 1% of its
+# core.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
@@ -31,7 +32,8 @@ for _ in range(RUNS):
     figures["full load, spin / pause"].append(rows["spin"]["full_load_per_s"] / rows["pause"]["full_load_per_s"])
     figures["a sleeping worker's CPU"].append(rows["event"]["cpu_idle"])
 
-# A thread that sleeps makes voluntary context switches. Plain verbs need none here: a thread with both ends turns the software device while it looks.
+# A thread that sleeps makes voluntary context switches. Plain verbs need none here, because the thread that has both
+# ends does the software device's work while it looks.
 subprocess.run([pollperf, "lat", "-d", "soft0", "-o", "send", "--path", "both", "--wait", "event", "-n", "500", "--verify",
                 "--json", f"{work}/json"], check=True)
 with open(f"{work}/json") as file:

@@ -1,4 +1,5 @@
-// The queue between the control thread and an application that takes asynchronous events whenever it likes.
+// The queue that carries asynchronous events from the control thread to an application. The application takes them
+// whenever it likes.
 #include "session/application_events.hpp"
 
 #include <poll.h>
@@ -49,7 +50,7 @@ TEST(ApplicationEvents, WhenTheyAreTooManyTheOldestStayAndTheGapIsTold) {
     const std::optional<Event> first = events.next(milliseconds(0));
     EXPECT_EQ(first->port, 0);
     EXPECT_EQ(first->lost_after, 0u);
-    EXPECT_TRUE(events.push(on_port(77)));  // there is room again
+    EXPECT_TRUE(events.push(on_port(77)));  // the queue has room again
     for (std::size_t i = 1; i < kEventsMax; ++i) {
         const std::optional<Event> event = events.next(milliseconds(0));
         ASSERT_EQ(event->port, static_cast<std::uint8_t>(i));

@@ -1,4 +1,4 @@
-// The goals that scripts/bench derives from its rows, also when some rows were not measured.
+// The goals that scripts/bench derives from the rows of measurements, also when some rows are missing.
 #include "board.hpp"
 
 #include <gtest/gtest.h>

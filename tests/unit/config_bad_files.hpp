@@ -1,4 +1,4 @@
-// Bad configuration files, each with the message that it must give. config_test.cc goes through all of them.
+// Bad configuration files, each with the message with which it must be refused. config_test.cc checks all of them.
 //
 // The messages assume a machine with CPUs 0 to 3, of which this process may not use CPU 2.
 #pragma once
@@ -34,7 +34,8 @@ inline std::string join(std::initializer_list<std::string_view> parts) {
 struct BadFile {
     const char* name;
     std::string text;
-    /// The exact message, or, if it ends in '*', the beginning of the message (the TOML parser's own words come last).
+    /// The exact message. If it ends in '*', it is only the beginning of the message, because the TOML parser chooses
+    /// the words at the end.
     std::string message;
 };
 
@@ -52,7 +53,7 @@ inline std::string flow_controls() {
     return names;
 }
 
-// A valid file with one more line.
+// A file that would be valid without `line`.
 inline std::string device_with(std::string_view line) {
     return join({kDevice, line, "\n", kWorker});
 }

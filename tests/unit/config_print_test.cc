@@ -1,4 +1,4 @@
-// The sample configurations, and that printing and parsing invert each other for any file.
+// The sample configurations. And for any file, a printed configuration is parsed into the same configuration again.
 #include <algorithm>
 #include <chrono>
 #include <iterator>
@@ -31,7 +31,8 @@ using config_texts::small_service;
 // ---- The samples
 // -----------------------------------------------------------------------------------------------
 
-// The sample with its commented-out examples ("#key = ...", no blank after '#') switched on, and without its prose.
+// Returns the sample without its prose, and with its commented-out examples ("#key = ...", no blank after '#') switched
+// on.
 std::string with_examples(const std::string& text) {
     std::istringstream lines(text);
     std::string out;
@@ -45,7 +46,7 @@ std::string with_examples(const std::string& text) {
     return out;
 }
 
-// The example has a worker on core 2.
+// The sample's example has a worker on core 2.
 const config::Cpus kFourCpus{{0, 1, 2, 3}, {0, 1, 2, 3}};
 const config::Cpus kTwoCpus{{0, 1}, {0, 1}};
 
@@ -61,7 +62,7 @@ TEST(Sample, of_pollcored_shows_the_defaults) {
     const Config parsed = config::parse(sample("pollcored.toml"), "pollcored.toml", kTwoCpus);
     Config defaults = small_config("soft0", "worker0");
     defaults.services.push_back({.name = "echo0", .device = "soft0", .worker = "worker0", .address = "echo0"});
-    defaults.attach.path = kAttachPath;  // without it nobody could attach to a freshly installed daemon
+    defaults.attach.path = kAttachPath;  // without this, nobody could attach to a freshly installed daemon
     EXPECT_EQ(parsed, defaults);
 }
 
@@ -74,7 +75,7 @@ TEST(Sample, of_pollcored_has_examples_that_are_accepted) {
     EXPECT_EQ(parsed.services[1].size, 16u << 20);
 }
 
-// Collects "[runtime] qps_max" and so on from the schema.
+// Collects all keys of the schema, such as "[runtime] qps_max".
 struct AllKeys {
     std::vector<std::pair<std::string, std::string>> keys;
 
@@ -99,7 +100,7 @@ TEST(Sample, of_pollcored_documents_every_key) {
     for (const auto& [section, key] : all.keys) {
         bool found = false;
         for (std::size_t at = 0; !found && (at = text.find('[' + section + ']', at)) != std::string::npos; ++at) {
-            // The section ends at the next table of another name.
+            // The part about this section ends at the next table with another name.
             std::size_t end = at;
             do {
                 end = text.find("\n[", end + 1);
@@ -108,7 +109,8 @@ TEST(Sample, of_pollcored_documents_every_key) {
             const std::size_t plain = part.find('\n' + key + " = ");
             const std::size_t example = part.find("\n#" + key + " = ");
             const std::size_t line = plain != std::string::npos ? plain : example;
-            // The line before a key is prose about it, except in a table that is shown a second time.
+            // The key is documented if a line of prose stands before it in the table. A table that is shown a second
+            // time has no prose.
             found = line != std::string::npos && part.rfind("\n# ", line) != std::string::npos;
         }
         EXPECT_TRUE(found) << '[' << section << "] " << key;
@@ -130,7 +132,8 @@ TEST(Sample, for_the_loopback_loads_from_its_file) {
     EXPECT_EQ(load_config(POLLCORE_SOURCE_DIR "/config/loopback.toml").workers.size(), 1u);
 }
 
-// With 0 the machine has CPU 0 only; with 6 a control group leaves only another one.
+// If `only` is 0, the machine has only CPU 0. If it is 6, the machine has CPU 0 as well, but the process may use only
+// CPU 6.
 TEST(Sample, takes_turns_on_a_machine_with_one_cpu) {
     for (const std::uint32_t only : {0u, 6u}) {
         const config::Cpus one{{0, only}, {only}};
@@ -203,7 +206,7 @@ TEST(PrintConfig, is_read_back_as_the_same) {
     }
 }
 
-// Makes random valid configurations, with values from the ends of their ranges and from in between.
+// Makes random valid configurations. Their values come from the ends of each range and from in between.
 class RandomConfig {
 public:
     explicit RandomConfig(std::uint64_t seed) : random_(seed) {}
@@ -269,7 +272,7 @@ private:
     std::uint32_t number32(std::uint32_t min, std::uint32_t max) {
         return static_cast<std::uint32_t>(number(min, max));
     }
-    // Returns a different word each time.
+    // Returns a different word at each call.
     std::string word() {
         constexpr std::string_view kCharacters = "abcXYZ059_-.";
         std::string made = std::to_string(++words_) + "-";
@@ -320,7 +323,7 @@ private:
         made.poll = static_cast<PollVerbs>(number(0, 2));
         return made;
     }
-    // Few enough that all of them fit together.
+    // So few that all services fit together.
     static constexpr std::uint64_t kServicesMax = 8;
     ServiceConfig service(const Config& made_so_far) {
         const DeviceConfig& device = pick(made_so_far.devices);
@@ -360,7 +363,7 @@ TEST(PrintConfig, of_any_valid_configuration_is_read_back_as_the_same) {
 // ---- Whatever the file
 // -----------------------------------------------------------------------------------------
 
-// Changes a text in one to four places: bytes, runs of bytes, lines, and pieces that mean something to TOML.
+// Changes a text in one to four places: bytes, runs of bytes, lines, and pieces that have a meaning in TOML.
 std::string mutate(std::string text, std::mt19937_64& random) {
     static constexpr std::string_view kPieces[] = {"\"",
                                                    "\"\"\"",
@@ -432,7 +435,8 @@ TEST(AnyText, is_accepted_or_refused_in_one_line) {
     std::mt19937_64 random(20'240'229);
     int accepted = 0;
     for (int round = 0; round < kRounds; ++round) {
-        // Most of the full text is comments, where a change has no effect.
+        // Most of the full text is comments, where a change has no effect. So most rounds use the text without
+        // comments.
         const std::string text = mutate(round % 4 == 0 ? full : bare, random);
         try {
             const Config parsed = config::parse(text, "f.toml", kFourCpus);
@@ -447,7 +451,7 @@ TEST(AnyText, is_accepted_or_refused_in_one_line) {
             }
         }
     }
-    // Otherwise nearly all rounds were accepted or nearly all refused.
+    // If these fail, nearly all rounds were accepted or nearly all were refused, and the test checks little.
     EXPECT_GT(accepted, kRounds / 50);
     EXPECT_LT(accepted, kRounds - kRounds / 50);
 }

@@ -1,4 +1,4 @@
-// The configuration: which files are refused, with which message, and which are accepted.
+// Configuration files: which are accepted, which are refused, and with which message.
 #include "pollcore/config.hpp"
 
 #include <algorithm>
@@ -100,7 +100,7 @@ TEST(ConfigCore, that_is_left_out_is_the_last_one_that_no_worker_names) {
             text += "[[worker]]\nname = \"w" + std::to_string(i) + "\"\n" + tables.begin()[i] + "\n";
         }
         std::vector<std::uint32_t> found;
-        // CPUs 0, 1 and 3 may be used.
+        // The process may use CPUs 0, 1 and 3.
         for (const WorkerConfig& worker : config::parse(text, "f.toml", kCpus).workers) {
             found.push_back(worker.core);
         }

@@ -1,4 +1,4 @@
-// The control thread: its heartbeat, and the fate of calls while it hangs.
+// The control thread: its heartbeat, and what happens to calls while the thread hangs.
 #include "control/control_thread.hpp"
 
 #include <atomic>
@@ -80,7 +80,7 @@ protected:
     void start(std::chrono::milliseconds hang_limit) {
         thread_ = std::make_unique<ControlThread>("control", std::vector<int>{}, hang_limit);
     }
-    // Makes the thread hang until go() is called; returns when it hangs.
+    // Makes the thread hang until go() is called. Returns when the thread hangs.
     void hang() {
         std::latch hangs(1);
         thread_->post_always([this, &hangs] {
@@ -181,7 +181,7 @@ TEST_F(ControlThreadTest, AJobThatSaysThatItMovesDoesNotHang) {
             std::this_thread::sleep_for(10ms);
         }
         const auto gives_up = std::chrono::steady_clock::now() + 60s;
-        do {  // repeated if the machine stops this thread for as long as the hang limit
+        do {  // repeated, because the machine may stop this thread for as long as the hang limit
             ASSERT_LT(std::chrono::steady_clock::now(), gives_up) << "it is counted from the beat";
             thread_->beat(steady_ns(std::chrono::steady_clock::now()));
         } while (health().state == State::hangs);

@@ -1,4 +1,4 @@
-// Core locks between threads of one process, between processes, and across the death of an owner.
+// Core locks: between threads of one process, between processes, and after the death of an owner.
 #include "control/core_lock.hpp"
 
 #include <errno.h>
@@ -50,7 +50,7 @@ protected:
         std::ifstream in(file(core));
         return {std::istreambuf_iterator<char>(in), {}};
     }
-    // The error of an attempt to lock core 1, or "" if it succeeds.
+    // Tries to lock core 1. Returns the text of the error, or "" if the lock was taken.
     [[nodiscard]] std::string refusal(int* code = nullptr) const { return refusal_in(directory_, code); }
     [[nodiscard]] static std::string refusal_in(const fs::path& directory, int* code = nullptr) {
         try {
@@ -102,7 +102,7 @@ TEST_F(CoreLockTest, excludes_another_process_and_names_it) {
               owned_by(other.pid()) +
                   "; stop it, choose another core, or share this one (runtime.share_cores): Device or resource busy");
     EXPECT_EQ(code, EBUSY);
-    // A refusal leaves the owner's name in place.
+    // The refused attempt has not overwritten the owner's name in the file.
     EXPECT_EQ(content(1).substr(0, content(1).find(' ')), std::to_string(other.pid()));
 }
 
@@ -116,7 +116,7 @@ TEST_F(CoreLockTest, ends_with_the_process_that_held_it) {
     OtherProcess other([this] { new CoreLock(locks(), 1, "first"); });
     EXPECT_NE(refusal(), "");
     other.kill();
-    // The dead owner's name is still in the file, and is replaced.
+    // The dead owner's name is still in the file. The next owner replaces it.
     EXPECT_EQ(content(1), std::to_string(std::stoi(content(1))) + " " + program_invocation_short_name + " first\n");
     const CoreLock lock(locks(), 1, "third");
     EXPECT_EQ(content(1), std::to_string(::getpid()) + " " + program_invocation_short_name + " third\n");
@@ -141,7 +141,7 @@ TEST_F(CoreLockTest, is_not_given_up_by_a_forked_child_that_destroys_its_copy) {
 }
 
 TEST_F(CoreLockTest, says_so_when_a_child_of_a_dead_owner_keeps_it) {
-    // The owner forks a child, which inherits the lock, and dies. The test ends the child at its end.
+    // The owner forks a child, which inherits the lock, and dies. The child lives until the end of the test.
     int stay[2];
     ASSERT_EQ(::pipe(stay), 0);
     pid_t owner_pid = 0;
@@ -186,7 +186,7 @@ TEST_F(CoreLockTest, has_a_file_that_nobody_else_can_open_and_so_lock) {
     ::umask(before);
     EXPECT_EQ(fs::status(file(1)).permissions(), static_cast<fs::perms>(0600));
     if (::geteuid() != 0) {
-        return;  // only root can also be another user
+        return;  // only root can run code as another user
     }
     fs::permissions(directory_, static_cast<fs::perms>(0755));
     EXPECT_EQ(test::as_other_user([this] { return ::open(file(1).c_str(), O_RDONLY) < 0 && errno == EACCES ? 0 : 1; }),
@@ -203,7 +203,7 @@ TEST_F(CoreLockTest, refuses_a_file_that_others_may_lock) {
                                   std::to_string(::geteuid()) + " may lock; remove it: Operation not permitted");
     EXPECT_EQ(code, EPERM);
     if (::geteuid() != 0) {
-        return;  // only root can give a file away
+        return;  // only root can give a file to another user
     }
     fs::permissions(file(1), static_cast<fs::perms>(0600));
     ASSERT_EQ(::chown(file(1).c_str(), test::kOtherUser, test::kOtherUser), 0);
@@ -213,7 +213,7 @@ TEST_F(CoreLockTest, refuses_a_file_that_others_may_lock) {
 }
 
 TEST_F(CoreLockTest, says_what_to_do_in_a_directory_that_cannot_be_written) {
-    // Another process is used, since root first has to become a user without the permission.
+    // Another process makes the attempt, because root first has to become a user without the permission.
     fs::permissions(directory_, static_cast<fs::perms>(0555));
     const fs::path report = testing::TempDir() + "pollcore-core-lock-report-" + std::to_string(::getpid());
     std::ofstream(report).close();
@@ -270,8 +270,8 @@ TEST_F(CoreLockTest, moves) {
     EXPECT_NO_THROW(CoreLock(locks(), 2, "again"));
 }
 
-// Several processes take and leave a core many times. Each writes its number into a word that only the owner may write,
-// so two owners at once would show.
+// Several processes take and leave a core many times. While a process has the core, it writes its number into a word
+// that only the owner may write. Two owners at the same time would see each other's numbers.
 class CoreLockContest : public CoreLockTest {
 protected:
     void run(const std::function<void()>& before_leaving) {
@@ -310,19 +310,19 @@ private:
                     return 1;
                 }
                 taken.fetch_add(1);
-                ::sched_yield();  // gives a second owner the time to appear
+                ::sched_yield();  // gives a second owner time to appear, if there is one
                 if (owner.exchange(0) != process) {
                     return 2;
                 }
                 --rounds;
                 before_leaving();
             } catch (const Error& error) {
-                // EAGAIN: every attempt found that the file had been removed.
+                // EAGAIN means that each time the lock file had been removed meanwhile.
                 if (error.code() != std::errc::device_or_resource_busy &&
                     error.code() != std::errc::resource_unavailable_try_again) {
                     return 3;
                 }
-                ::sched_yield();  // lets the owner run: there may be fewer cores than processes
+                ::sched_yield();  // lets the owner run, because there may be fewer cores than processes
             }
         }
         return 0;

@@ -1,4 +1,4 @@
-// Facts that the daemon learns of a process that connects.
+// What the daemon learns about a process that connects.
 #include "attach/credentials.hpp"
 
 #include <fcntl.h>
@@ -34,8 +34,8 @@ namespace {
 constexpr uid_t kNobody = 65534;
 constexpr std::uint32_t kNetRaw = 1U << CAP_NET_RAW;
 
-// Reduces the calling thread's capabilities below 32 to the given permitted and effective ones. Returns whether the
-// kernel accepted it.
+// Reduces the capabilities below 32 of the calling thread to those in `permitted` and `effective`. Returns whether the
+// kernel has accepted the change.
 bool keep_capabilities(std::uint32_t permitted, std::uint32_t effective) {
     __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
     __user_cap_data_struct data[2]{};
@@ -52,7 +52,7 @@ bool become_nobody() {
            ::setresuid(kNobody, kNobody, kNobody) == 0;
 }
 
-// Becomes nobody, with CAP_NET_RAW.
+// Becomes the user nobody, but keeps CAP_NET_RAW.
 bool become_nobody_with_net_raw() {
     return ::prctl(PR_SET_KEEPCAPS, 1) == 0 && become_nobody() && keep_capabilities(kNetRaw, kNetRaw);
 }
@@ -80,8 +80,8 @@ protected:
         std::filesystem::remove_all(directory_);
     }
 
-    // Returns the facts about a process that took the step `before`, connected, and took the step `after`, which may be
-    // execve(2).
+    // Forks a process, which takes the step `before`, connects, and takes the step `after`. `after` may call execve(2).
+    // Returns what peer_of() says about the process.
     [[nodiscard]] Peer peer_that(
         const Step& before, const Step& after = [] { return true; }) {
         int steps[2];
@@ -102,7 +102,7 @@ protected:
         char failed = 0;
         const ssize_t told = ::read(steps[0], &failed, 1);
         ::close(steps[0]);
-        if (told != 0) {  // the process will not connect either
+        if (told != 0) {  // a step has failed, so the process may never connect
             throw std::runtime_error("a step of the process failed");
         }
         const UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -143,7 +143,8 @@ TEST_F(PeerTest, WithAllCapabilitiesOfAnotherUserNamespaceHasNoNetRaw) {
     EXPECT_FALSE(peer_that([] { return ::unshare(CLONE_NEWUSER) == 0; }).net_raw);
 }
 
-// A process could leave the socket to another one, and then run a program such as ping(8).
+// A process could connect and then run a program such as ping(8), which gets the capability from its file and inherits
+// the socket.
 TEST_F(PeerTest, ThatGotItFromAFileAfterItHadConnectedHasNoNetRaw) {
     const std::filesystem::path file = directory_ / "sleep";
     std::filesystem::copy_file("/bin/sleep", file);

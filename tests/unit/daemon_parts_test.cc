@@ -1,4 +1,4 @@
-// The parts of pollcored that need no daemon: when a watchdog is fed, and where a hanging thread is.
+// The parts of pollcored that need no daemon: when the watchdog is fed, and where a hanging thread is stuck.
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -133,11 +133,11 @@ TEST(Watchdog, IsFedTwiceInItsTimeWhichIsWithinFewLooks) {
     Notifier notifier;
     EXPECT_EQ(notifier.watchdog_interval(), 200ms) << "half of what the manager allows";
     Backtrace backtrace;
-    std::vector<int> meals;  // the number of looks at each feeding
+    std::vector<int> meals;  // the number of looks so far, at each feeding
     std::promise<void> enough;
     int looks = 0;
     {
-        // One thread feeds and looks, and it looks at least four times in an interval.
+        // One thread both feeds and looks. It looks at least four times in each interval.
         const Watchdog watchdog(notifier, backtrace, 60s,
                                 {.look = [&]() -> Health {
                                      ++looks;
@@ -163,7 +163,8 @@ TEST(Watchdog, IsFedTwiceInItsTimeWhichIsWithinFewLooks) {
 
 class HangingThread : public testing::Test {
 protected:
-    // `in_poll`: the thread waits in poll(2) until the test is over, and then reads. Otherwise it waits in read(2).
+    // Starts a thread that hangs. `in_poll`: it waits in poll(2) until the end of the test, and then calls read(2).
+    // Otherwise it waits in read(2) all the time. `blocked`: the thread blocks all signals.
     void hang(bool in_poll, bool blocked = false) {
         std::promise<pid_t> ready;
         thread_ = std::thread([&ready, this, in_poll, blocked] {
@@ -174,7 +175,8 @@ protected:
             }
             ready.set_value(::gettid());
             pollfd readable{.fd = pipe_[0], .events = POLLIN, .revents = 0};
-            while (in_poll && ::poll(&readable, 1, -1) != 1) {  // a signal ends poll(2), whatever the handler's flags
+            // A signal interrupts poll(2), even if its handler has SA_RESTART.
+            while (in_poll && ::poll(&readable, 1, -1) != 1) {
             }
             char byte = 0;
             read_ = ::read(pipe_[0], &byte, 1);
@@ -220,8 +222,8 @@ TEST_F(HangingThread, TellsItsCallStackEachTime) {
 
 TEST_F(HangingThread, GoesOnInASystemCallThatCanBeRestarted) {
     hang(false);
-    // Under the thread sanitizer the handler runs only after the thread has left read(2). The signal arrives all the
-    // same.
+    // Under the thread sanitizer the handler runs only after the thread has left read(2), so the result is not checked.
+    // The signal arrives in any case.
     (void)backtrace_.of(id_, 200ms);
     await_in("read");
     EXPECT_EQ(read_, 0);

@@ -1,4 +1,5 @@
-// Descriptors that are closed on other threads. The reading end of a pipe shows whether its writing end was closed.
+// Descriptors that other threads close. Each test passes the writing end of a pipe, and the reading end shows whether
+// the writing end was closed.
 #include "base/foreign_fd.hpp"
 
 #include <fcntl.h>
@@ -30,7 +31,7 @@ struct Pipe {
         reading.reset(ends[0]);
         writing.reset(ends[1]);
     }
-    /// True when every copy of the writing end has been closed.
+    /// Returns true if all copies of the writing end have been closed.
     [[nodiscard]] bool ends() const {
         pollfd hung_up{.fd = reading.get(), .events = POLLIN, .revents = 0};
         return ::poll(&hung_up, 1, kPatienceMs) == 1 && (hung_up.revents & POLLHUP) != 0;
@@ -106,7 +107,7 @@ TEST(Disposal, AJobThatDoesNotReturnHoldsUpItsOwnersOthersAndNobodyElses) {
     waits.wait();
 }
 
-// Empty messages look like the end of the socket, but may still bring descriptors.
+// An empty message looks like the end of the connection, but it may still carry descriptors.
 TEST(ForeignFdTest, WhatStandsInASocketsQueueIsClosedWithItEmptyMessagesToo) {
     Pipe empty;
     Pipe behind;

@@ -1,4 +1,4 @@
-// Framing of private data: pure functions, hostile input.
+// The framing of private data. The functions are pure, and the input may be hostile.
 #include "connect/handshake.hpp"
 
 #include <algorithm>
@@ -45,7 +45,7 @@ TEST(Handshake, ZerosThatACarrierAppendsAreTakenOff) {
     for (std::size_t size = 0; size <= kRequestPrivateDataMax; ++size) {
         auto sent = counting(size);
         if (size > 0) {
-            sent.back() = std::byte{0};  // a trailing zero of the user's own is kept
+            sent.back() = std::byte{0};  // the user's own trailing zero must be kept
         }
         auto frame = encode_private_data(sent, kRequestPrivateDataMax);
         frame.resize(kRequestPrivateDataMax + kPrivateDataHeader);
@@ -79,7 +79,7 @@ TEST(Handshake, BytesOfAProgramWithoutTheHeaderAreGivenAsTheyCame) {
         EXPECT_FALSE(got.framed);
         EXPECT_TRUE(same(got.payload, plain));
     }
-    // Half of the magic does not count as the magic.
+    // Half of the magic bytes are not the magic.
     const std::vector<std::byte> half{kPrivateDataMagic[0]};
     EXPECT_FALSE(decode_private_data(half).framed);
     const std::vector<std::byte> other{kPrivateDataMagic[0], std::byte{0}, std::byte{1}, std::byte{0}};
@@ -111,7 +111,8 @@ TEST(Handshake, EveryOtherVersionIsRefused) {
         frame[2] = static_cast<std::byte>(version);
         const bool with_flow = version > private_data_version(FlowControl::off) && version <= kPrivateDataVersionLast;
         const auto expected = version == private_data_version(FlowControl::off) ? PrivateDataFault::none
-                              : with_flow ? PrivateDataFault::cut_off  // the frame is too short for a flow block
+                              // A frame with flow control would need more bytes than this frame has.
+                              : with_flow ? PrivateDataFault::cut_off
                                           : PrivateDataFault::other_version;
         ASSERT_EQ(decode_private_data(frame).fault, expected) << version;
     }
@@ -123,7 +124,7 @@ TEST(Handshake, AControlBlockTravelsBeforeThePayload) {
         block.kind = block.kind == FlowControl::ring ? FlowControl::credits : FlowControl::ring;
         auto frame = encode_private_data(counting(size), kRequestPrivateDataMax, block);
         EXPECT_EQ(frame.size(), 16 + size);
-        frame.resize(56);  // the carrier pads it with zeros
+        frame.resize(56);  // the carrier pads the frame with zeros
         const auto got = decode_private_data(frame);
         ASSERT_EQ(got.fault, PrivateDataFault::none);
         EXPECT_EQ(got.flow.addr, block.addr);
@@ -161,7 +162,7 @@ TEST(Handshake, WhateverComesThePayloadLiesWithinIt) {
         for (auto& b : noise) {
             b = static_cast<std::byte>(random() % 4 == 0 ? random() : 0);
         }
-        if (noise.size() >= 3 && round % 2 == 0) {  // lets half of them pass the first checks
+        if (noise.size() >= 3 && round % 2 == 0) {  // lets half of the rounds pass the first checks
             std::copy(kPrivateDataMagic.begin(), kPrivateDataMagic.end(), noise.begin());
             noise[2] = static_cast<std::byte>(1 + round / 2 % kPrivateDataVersionLast);
         }

@@ -1,4 +1,4 @@
-// The directories of core locks, the claims of other users' processes on a core, and holding the cores of a
+// The directories of core locks, claims on a core by processes of other users, and holding the cores of a
 // configuration.
 #include "control/held_core.hpp"
 
@@ -30,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::OtherProcess;
 
-// No machine has that many CPUs, so no runtime beside the test claims these.
+// No machine has so many CPUs, so no runtime outside of the test claims these.
 constexpr std::uint32_t kCore = 4000001;
 constexpr std::uint32_t kSecondCore = 4000002;
 
@@ -56,10 +56,10 @@ protected:
         config.lock_directory = directory_;
         return config;
     }
-    /// A directory where a daemon could have its locks, but none has.
+    /// A directory that a daemon could use for its locks, but that does not exist.
     [[nodiscard]] fs::path no_daemon() const { return directory_ / "none"; }
 
-    // The number and text of the error that is thrown; 0: none.
+    // The number and the text of the error that `does` throws; the number is 0 if it throws none.
     template <class Does>
     [[nodiscard]] static std::pair<int, std::string> error_of(Does&& does) {
         try {
@@ -92,7 +92,8 @@ TEST_F(HeldCoreTest, ADirectoryThatOthersMayWriteIsRefusedAlsoASticky) {
 
 TEST_F(HeldCoreTest, ADirectoryOfAnotherUserIsRefusedAndRootsIsTaken) {
     if (::geteuid() != 0) {
-        EXPECT_NO_THROW(LockDirectory(fs::path("/usr")));  // root's; only root can create another user's
+        // /usr belongs to root, and only root can create a directory of another user
+        EXPECT_NO_THROW(LockDirectory(fs::path("/usr")));
         return;
     }
     const fs::path path = made("theirs", 0755);
@@ -113,7 +114,8 @@ TEST_F(HeldCoreTest, TheUsualDirectoryIsTheFirstThatIsOrBecomesTheUsersOwn) {
     const fs::path open_to_all = made("open", 01777);
     const fs::path own = open_to_all / "pollcore";
     const mode_t before = ::umask(077);
-    // One has no parent, one may be written by others, and the third is created. The second time it exists already.
+    // The first candidate has no parent, the second may be written by other users, and the third is created. In the
+    // second round the third exists already.
     const std::vector<fs::path> candidates{directory_ / "none" / "pollcore", open_to_all, own};
     for (int i = 0; i < 2; ++i) {
         EXPECT_EQ(LockDirectory(candidates).path(), own);
@@ -264,7 +266,8 @@ TEST_F(HeldCoreTest, ACoreOfTheDaemonIsRefusedToRuntimesThatLockElsewhere) {
               std::string::npos)
         << text;
     if (::geteuid() == 0) {
-        // Another user cannot open the lock file, and has only the kernel's list of locks.
+        // Another user cannot open the lock file. That user's runtime finds the lock only in the kernel's list of
+        // locks.
         const fs::path own = made("own", 0700);
         ASSERT_EQ(::chown(own.c_str(), test::kOtherUser, test::kOtherUser), 0);
         Config theirs = config();

@@ -1,4 +1,4 @@
-// Latency histograms: the bucket of a duration, and the figures that are read from them.
+// Latency histograms: the bucket of each duration, and the figures that are computed from the buckets.
 #include "pollcore/latency.hpp"
 
 #include <cstdint>

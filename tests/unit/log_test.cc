@@ -1,4 +1,4 @@
-// Log lines: their form, that each is one write, and the handling of failed writes.
+// Log lines: their format, that each line is one write, and what happens after a failed write.
 #include "base/log.hpp"
 
 #include <fcntl.h>
@@ -27,7 +27,7 @@ using log_detail::make_line;
 
 constexpr std::chrono::system_clock::time_point kLeapDay{std::chrono::microseconds(1'709'208'000'000'001)};
 
-// During a test the log's output is a packet pipe: a read returns the data of one write.
+// During a test the log is written to a packet pipe: each read returns the data of one write.
 class LogTest : public testing::Test {
 protected:
     void SetUp() override {
@@ -38,7 +38,7 @@ protected:
         ::unsetenv("JOURNAL_STREAM");
         set_log_output(writer_.get());
         set_log_level(LogLevel::info);
-        // Reports lines that an earlier test may have lost.
+        // Lets the log report lines that an earlier test may have lost, and drops these reports.
         log_info("begin");
         while (!next_write().empty()) {
         }
@@ -49,7 +49,7 @@ protected:
         set_log_level(LogLevel::info);
     }
 
-    // The data of the next write; empty if there was none.
+    // The data of the next write, or an empty text if there was none.
     std::string next_write() {
         std::string text(PIPE_BUF, '\0');
         const ssize_t got = ::read(reader_.get(), text.data(), text.size());
@@ -170,7 +170,7 @@ TEST_F(LogTest, counts_the_lines_it_lost_and_says_so_once) {
 TEST_F(LogTest, does_not_mix_the_lines_of_threads) {
     constexpr std::size_t kThreads = 4;
     constexpr std::size_t kLines = 500;
-    ASSERT_EQ(::fcntl(writer_.get(), F_SETFL, 0), 0);  // an ordinary, blocking pipe
+    ASSERT_EQ(::fcntl(writer_.get(), F_SETFL, 0), 0);  // makes it an ordinary, blocking pipe
     ASSERT_EQ(::fcntl(reader_.get(), F_SETFL, 0), 0);
     std::vector<std::thread> threads;
     for (std::size_t t = 0; t < kThreads; ++t) {
@@ -180,7 +180,7 @@ TEST_F(LogTest, does_not_mix_the_lines_of_threads) {
             }
         });
     }
-    // Read all lines before checking any: the threads wait for a reader.
+    // Read all lines before checking any, because the threads wait until the pipe is read.
     std::vector<std::string> lines;
     std::string text;
     while (lines.size() < kThreads * kLines) {

@@ -1,4 +1,5 @@
-// The thread that writes the log: no thread that logs waits for a reader, and lost lines are counted and reported.
+// The thread that writes the log. A thread that logs never waits for the log's reader, and lost lines are counted and
+// reported.
 #include "base/log_writer.hpp"
 
 #include <fcntl.h>
@@ -28,7 +29,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kHang = 20s;
 
-// During a test the log's output is an ordinary pipe, whose writers wait when it is full.
+// During a test the log is written to an ordinary pipe. A writer of a full pipe waits.
 class LogWriterTest : public testing::Test {
 protected:
     void SetUp() override {
@@ -39,7 +40,7 @@ protected:
         ::unsetenv("JOURNAL_STREAM");
         set_log_output(writer_.get());
         set_log_level(LogLevel::info);
-        // Reports lines that an earlier test may have lost.
+        // Lets the log report lines that an earlier test may have lost, and drops these reports.
         log_info("begin");
         char some[4096];
         do {
@@ -57,7 +58,7 @@ protected:
         pollfd pipe{.fd = reader_.get(), .events = POLLIN, .revents = 0};
         return ::poll(&pipe, 1, static_cast<int>(within.count())) == 1;
     }
-    /// The text of the next line, without time and level; empty when none comes.
+    /// The text of the next line, without its time and level. It is empty if no line comes.
     std::string next_line() {
         while (buffer_.find('\n') == std::string::npos) {
             if (!readable(kHang)) {
@@ -75,7 +76,8 @@ protected:
         const std::size_t level = line.find(": ");
         return level == std::string::npos ? line : line.substr(level + 2);
     }
-    /// Logs "line 0" and so on until `lines` are lost. Each line is long, so that few fill the pipe.
+    /// Logs "line 0", "line 1" and so on until `lines` lines are lost. Each line is so long that a few of them fill the
+    /// pipe.
     int log_until_lost(std::uint64_t lines) {
         int logged = 0;
         while (lost() < lines) {
@@ -123,11 +125,11 @@ TEST_F(LogWriterTest, keeps_nobody_waiting_for_a_reader_that_does_not_read) {
         });
     }
     for (std::thread& thread : threads) {
-        thread.join();  // all calls have returned, although nothing was read
+        thread.join();  // all calls return although nothing was read
     }
     const std::uint64_t lost_unread = lost();
     EXPECT_GT(lost_unread, 0u);
-    // Each line is either written or reported missing.
+    // Each line is either written or counted as missing.
     int written = 0;
     int missing = 0;
     while (written + missing < kThreads * kLines) {
@@ -146,7 +148,7 @@ TEST_F(LogWriterTest, keeps_nobody_waiting_for_a_reader_that_does_not_read) {
 TEST_F(LogWriterTest, says_what_is_missing_at_its_place) {
     const LogWriter writer;
     const int logged = log_until_lost(3);
-    // No loss is reported between the lines before it.
+    // The lines that were logged before the loss come without a report between them.
     for (int i = 0; i < logged - 3; ++i) {
         ASSERT_EQ(number_of(next_line()), i);
     }
@@ -229,7 +231,7 @@ TEST_F(LogWriterTest, shares_its_thread) {
     const LogWriter second([&] { settled_again = true; });
     EXPECT_FALSE(settled_again);
     first.reset();
-    (void)log_until_lost(1);  // it does not wait, so a log writer is still running
+    (void)log_until_lost(1);  // this call does not wait, which shows that a log writer is still running
     EXPECT_EQ(number_of(next_line()), 0);
 }
 
@@ -296,10 +298,10 @@ TEST_F(LogWriterTest, a_forked_child_writes_by_itself) {
     EXPECT_EQ(next_line(), "line 8 of its parent");
 }
 
-// Runs in a child process, since the test framework reads this process's stderr.
+// These tests log in a child process, because the test framework reads this process's stderr.
 class LogAtTheEnd : public testing::Test {
 protected:
-    // The writer is never destroyed, like that of a thread that still runs.
+    // The writer is never destroyed, as in a program that ends while a thread still has its writer.
     static void log_some() {
         [[maybe_unused]] static const LogWriter& living = *new LogWriter;
         set_log_output(STDERR_FILENO);

@@ -31,7 +31,7 @@ bool readable(const Connector& connector) {
 
 class NamesConnectorTest : public ::testing::Test {
 protected:
-    /// Returns the event, which must be the only one.
+    /// Returns the connector's next event, and expects no further one.
     static ConnectEvent only(Connector& connector) {
         EXPECT_TRUE(readable(connector));
         auto event = connector.next_event();
@@ -40,7 +40,7 @@ protected:
         EXPECT_FALSE(readable(connector));
         return event.value_or(ConnectEvent{});
     }
-    /// Connects a (at `caller`) and b (at `server`).
+    /// Connects end a, at `caller`, with end b, at `server`.
     void establish() {
         (void)server->listen("here");
         active = caller->connect("here", connecting(a), {}, bytes("hello"));
@@ -207,7 +207,7 @@ TEST_F(NamesConnectorTest, an_accept_whose_caller_has_gone_fails) {
     auto request = only(*server);
     caller->forget(id);
     server->accept(request.connection, connecting(b), {}, {});
-    EXPECT_FALSE(caller->next_event().has_value());  // this call answers for the forgotten connection
+    EXPECT_FALSE(caller->next_event().has_value());  // in this call, the caller answers for the forgotten connection
     auto event = only(*server);
     EXPECT_EQ(event.kind, EventKind::failed);
     EXPECT_EQ(event.error, ECONNRESET);
@@ -234,7 +234,7 @@ TEST_F(NamesConnectorTest, a_request_whose_caller_has_gone_is_withdrawn) {
     const auto failed = only(*server);
     EXPECT_EQ(failed.kind, EventKind::failed);
     EXPECT_EQ(failed.error, ECONNRESET);
-    EXPECT_EQ(b.state(), IBV_QPS_INIT);  // b may be used for another connection
+    EXPECT_EQ(b.state(), IBV_QPS_INIT);  // b is unchanged and may be used for another connection
 
     const auto unread = caller->connect("here", connecting(a), {}, {});
     caller->forget(unread);
@@ -242,7 +242,7 @@ TEST_F(NamesConnectorTest, a_request_whose_caller_has_gone_is_withdrawn) {
     ASSERT_TRUE(asked.has_value());
     EXPECT_EQ(asked->kind, EventKind::request);
     EXPECT_EQ(only(*server).kind, EventKind::withdrawn);
-    server->reject(asked->connection, {});  // the caller hears nothing, and the request is gone
+    server->reject(asked->connection, {});  // the caller is told nothing, and the request is gone
     EXPECT_THROW(server->reject(asked->connection, {}), Error);
     EXPECT_FALSE(caller->next_event().has_value());
 }

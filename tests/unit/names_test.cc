@@ -1,4 +1,4 @@
-// Names, numbers and texts are those of the verbs, up to the last that the installed rdma-core knows.
+// The names, numbers and texts are those of the verbs, up to the last one that the installed rdma-core knows.
 #include <cstring>
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ TEST(Names, EveryStatusOfTheVerbsHasItsNumberNameAndText) {
     STATUS(tm_err, IBV_WC_TM_ERR)
     STATUS(tm_rndv_incomplete, IBV_WC_TM_RNDV_INCOMPLETE)
 #undef STATUS
-    // The next number is unknown. When rdma-core adds it, this fails: then add it above.
+    // The number behind the last status must be unknown. If this fails, rdma-core has a new status: add it above.
     EXPECT_STREQ(ibv_wc_status_str(static_cast<ibv_wc_status>(known)), "unknown");
 }
 

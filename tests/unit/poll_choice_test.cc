@@ -1,4 +1,4 @@
-// The choice between the two ways to poll a CQ.
+// How the runtime chooses between the two ways to poll a CQ.
 #include "device/poll_choice.hpp"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ TEST(PollChoice, IsTheConfigurationsWhereThatSays) {
     }
 }
 
-// ibv_poll_cq has no field for time stamps, whatever was configured or measured.
+// ibv_poll_cq cannot return time stamps, whatever was configured or measured.
 TEST(PollChoice, WithTimeStampsIsExtendedAlways) {
     for (const PollVerbs poll : {PollVerbs::automatic, PollVerbs::extended, PollVerbs::plain}) {
         for (const PollChoice& table :

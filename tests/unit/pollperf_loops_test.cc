@@ -1,4 +1,4 @@
-// pollperf's timed loops on a scripted path: a few bytes of memory that behave as the test says.
+// pollperf's timed loops on a scripted path. The path is a few bytes of memory that change as the test says.
 #include <array>
 #include <cstring>
 #include <deque>
@@ -12,7 +12,7 @@
 namespace pollcore::perf {
 namespace {
 
-// Two ends in one memory. The next poll carries out each request.
+// A path with both ends in one memory. Each poll carries out the oldest request.
 class ScriptedPath {
 public:
     static constexpr PathKind kKind = PathKind::direct;
@@ -151,7 +151,7 @@ TEST(PollperfLoops, EveryOperationGoesRoundWithAndWithoutChecks) {
         for (const bool verify : {false, true}) {
             for (const std::uint32_t size : {1u, 8u, 300u}) {
                 Bench run(op, op == Op::fetch_add ? kAtomicSize : size, verify);
-                // 700 is more than a byte can count.
+                // 700 is more than one byte can count.
                 EXPECT_NO_THROW(run(700)) << op_name(op) << ' ' << size;
                 const std::uint64_t each = run.workload.one_sided ? 700 : 1400;
                 EXPECT_EQ(run.path.carried_out, each) << op_name(op);
@@ -164,13 +164,13 @@ TEST(PollperfLoops, OldMemoryIsNotTakenForTheFirstMessage) {
     for (std::uint32_t size = 1; size <= 600; ++size) {
         Bench run(Op::write, size, false);
         run(2);
-        // An end that took old memory for a message would have answered before the first write was carried out.
+        // If an end took old memory for a message, it would answer before the first write was carried out.
         EXPECT_EQ(run.path.carried_out, 4u) << size;
     }
 }
 
-// A client that asks again as soon as it is answered, and a device that is slow to complete the answer: the server's
-// polls for that completion already take the next message.
+// A client that sends its next request as soon as it has the answer, and a device that is slow to complete the answer.
+// While the server polls for that completion, it already receives the client's next message.
 class EagerClientPath : public ScriptedPath {
 public:
     using ScriptedPath::ScriptedPath;
@@ -202,11 +202,11 @@ TEST(PollperfLoops, AMessageThatComesEarlyIsNotMissed) {
         Watch watch(std::chrono::milliseconds(150));
         path.prepare(workload);
         begin_workload(path, workload, 2);
-        path.end(kFar).reposted = 1000;  // the client's receives are not tested
+        path.end(kFar).reposted = 1000;  // plenty, because this test does not check the client's receives
         path.ask();
         TimedLoops<EagerClientPath> loops(path, workload, watch);
         std::vector<std::uint64_t> samples(50);
-        // Each run ends by waiting for the completion of the last answer.
+        // Each run ends with waiting for the completion of the last answer.
         for (int round = 0; round < 3; ++round) {
             ASSERT_NO_THROW(loops.run(Role::server, samples)) << "round " << round << (verify ? ", verify" : "");
         }
@@ -216,7 +216,9 @@ TEST(PollperfLoops, AMessageThatComesEarlyIsNotMissed) {
 TEST(PollperfLoops, OneChangedBitIsFoundWithMessageAndPosition) {
     for (const Op op : {Op::send, Op::write, Op::read}) {
         Bench run(op, 200, true);
-        run.path.spoil_message = op == Op::read ? 6 : 12;  // the near end's seventh; each but reads counts two
+        // Both values mean the near end's seventh message; with send and write, each message has an answer, which
+        // counts as well.
+        run.path.spoil_message = op == Op::read ? 6 : 12;
         run.path.spoil_byte = 123;
         const std::string failure = run.failure(20);
         EXPECT_NE(failure.find(op_name(op)), std::string::npos) << failure;
@@ -232,7 +234,7 @@ TEST(PollperfLoops, ALostAdditionIsFound) {
 
 TEST(PollperfLoops, AStalledPeerIsReportedInTimeWithWhoWaitsForWhat) {
     Bench send(Op::send, 8, false);
-    send.path.lose_from = 4;  // the near end's third message
+    send.path.lose_from = 4;  // from the near end's third message on
     EXPECT_EQ(send.failure(20), "end 1 waits for a message");
     Bench write(Op::write, 8, false, true);
     write.path.lose_from = 5;
@@ -254,7 +256,8 @@ TEST(PollperfLoops, SamplesAddUpToTheTimeThatPassed) {
         sum += sample;
     }
     EXPECT_LE(sum, wall);
-    // Everything is covered but the first stamp and the last completion, which a preemption may stretch.
+    // The samples cover all of the time but the first time stamp and the last completion. A preemption may stretch
+    // these two.
     EXPECT_GE(static_cast<double>(sum), 0.5 * static_cast<double>(wall));
 }
 

@@ -1,4 +1,4 @@
-// pollperf's command line, and on which CPUs its threads run.
+// pollperf's command line, and the CPUs on which its threads run.
 #include <algorithm>
 #include <iterator>
 #include <ostream>
@@ -170,7 +170,7 @@ TEST(PollperfPlacement, ClientAndServerOfAMachineGetOutOfEachOthersWay) {
     const Placement client = place({.role = Role::client, .needs_worker = true, .allowed = allowed});
     const Placement server = place({.role = Role::server, .needs_worker = true, .allowed = allowed});
     EXPECT_EQ(std::set({client.core, client.worker, server.core, server.worker}).size(), 4u);
-    // With two CPUs at least the two measuring threads are apart, and so are the two workers.
+    // With only two CPUs, the two measuring threads are on different CPUs, and so are the two workers.
     const Placement small_client = place({.role = Role::client, .needs_worker = true, .allowed = {0, 1}});
     const Placement small_server = place({.role = Role::server, .needs_worker = true, .allowed = {0, 1}});
     EXPECT_NE(small_client.core, small_server.core);

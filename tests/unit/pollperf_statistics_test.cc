@@ -100,7 +100,7 @@ TEST(PollperfRendezvous, WhatIsNotAllThereOrNotKnownIsNoRequest) {
     for (std::size_t n = 0; n < bytes.size(); ++n) {
         EXPECT_FALSE(LatRequest::decode(std::span(bytes).first(n))) << n;
     }
-    // Offsets of magic, version, length, op, path, verify and reserved.
+    // The offsets of the fields magic, version, length, op, path, verify and reserved.
     for (const std::size_t at : {0u, 4u, 6u, 8u, 9u, 10u, 11u}) {
         auto changed = bytes;
         changed[at] = std::byte{0x77};
@@ -116,7 +116,7 @@ TEST(PollperfRendezvous, AMismatchNamesTheOptionAndBothValues) {
     other.op = Op::read;
     EXPECT_EQ(mismatch(kRequest, other), "client has -o read, server has -o write");
     other = kRequest;
-    other.path = PathKind::direct;  // each end chooses its own
+    other.path = PathKind::direct;  // the ends may use different paths
     EXPECT_EQ(mismatch(kRequest, other), "");
 }
 

@@ -1,4 +1,4 @@
-// How names chosen by others, and lines caused by others, appear in the log.
+// How the log prints names that other processes choose and lines that other processes cause.
 #include "base/printable.hpp"
 
 #include <sys/prctl.h>
@@ -41,7 +41,7 @@ TEST(Printable, tells_any_two_names_apart) {
     EXPECT_NE(printable(R"(")"), printable(R"(\")"));
 }
 
-// Sets the name of this process for the time of a test.
+// Gives this process another name for as long as the object lives.
 class ProcessName {
 public:
     explicit ProcessName(const char* name) {

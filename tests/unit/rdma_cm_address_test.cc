@@ -1,4 +1,4 @@
-// Addresses of rdma_cm: how they are parsed and printed, and which are refused.
+// rdma_cm addresses: how they are parsed and printed, and which are refused.
 #include "connect/rdma_cm_address.hpp"
 
 #include <gtest/gtest.h>

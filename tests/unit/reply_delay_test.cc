@@ -1,4 +1,4 @@
-// When a session first looks for an answer in its request's line.
+// When a session takes its first look for an answer in its request's line.
 #include "session/reply_delay.hpp"
 
 #include <gtest/gtest.h>
@@ -6,13 +6,13 @@
 namespace pollcore {
 namespace {
 
-/// The delay that is learned when every answer takes `answer_takes` cycles.
+/// The delay that ReplyDelay has learned after many answers that took `answer_takes` cycles each.
 std::uint32_t learned(std::uint32_t answer_takes) {
     ReplyDelay delay;
     for (int i = 0; i < 10'000; ++i) {
         delay.begin();
         delay.looked(delay.cycles() >= answer_takes);
-        delay.looked(true);  // only the first look counts
+        delay.looked(true);  // has no effect, because only the first look counts
     }
     return delay.cycles();
 }

@@ -1,5 +1,5 @@
-// The daemon's services with traffic: runtime, services and peers in one process, on the software device.
-// Each test has its own runtime; the peers post from the test's thread.
+// The daemon's services with traffic. The runtime, the services and their peers are in one process, on the software
+// device. Each test has its own runtime, and the peers post from the test's thread.
 
 #include <array>
 #include <chrono>
@@ -41,7 +41,7 @@ bool eventually(Condition&& condition) {
 
 Config make_config(std::vector<ServiceConfig> services) {
     Config config;
-    config.share_cores = true;  // other tests may run at the same time
+    config.share_cores = true;  // other tests may run on these cores at the same time
     config.devices = {{.name = "soft0", .kind = DeviceConfig::Kind::soft}};
     config.workers = {{.name = "worker0", .core = test::last_cpu(), .idle = IdlePolicy::yield}};
     config.services = std::move(services);
@@ -53,7 +53,7 @@ Config make_config(std::vector<ServiceConfig> services) {
     return config;
 }
 
-// A connection to a service, with its own session and memory.
+// A connection to a service. It has its own session and memory.
 class Peer {
 public:
     Peer(Runtime& runtime, std::uint32_t depth, std::uint32_t length, FlowControl flow = FlowControl::off)
@@ -88,7 +88,7 @@ public:
         }
         return session_.try_submit(request);
     }
-    /// An operation on the peer's memory from or into send buffer i.
+    /// An operation on the service's memory. It reads from, or writes into, send buffer i of this end.
     [[nodiscard]] WorkRequest remote(Opcode opcode, std::uint32_t i, std::uint32_t length, std::uint64_t remote_addr,
                                      std::uint32_t rkey) {
         WorkRequest request = base(i, length);
@@ -103,7 +103,7 @@ public:
         return completion ? completion->status : Status::general_err;
     }
 
-    /// Returns the next completion; nullopt if none comes in time.
+    /// Returns the next completion, or nullopt if none comes in time.
     std::optional<Completion> next(std::chrono::milliseconds timeout = kPatience) {
         const auto deadline = Clock::now() + timeout;
         std::array<Completion, 1> one;
@@ -115,7 +115,7 @@ public:
         }
         return one[0];
     }
-    /// Returns the next completion of a receive, and skips those of sends.
+    /// Returns the next completion of a receive, and drops completions of sends before it.
     std::optional<Completion> next_receive(std::chrono::milliseconds timeout = kPatience) {
         for (;;) {
             const auto completion = next(timeout);
@@ -139,7 +139,7 @@ public:
         }
         return true;
     }
-    /// Sends one message there and back, and checks it.
+    /// Sends one message to the service, waits until it comes back, and checks it.
     [[nodiscard]] bool ping(std::uint32_t length, std::uint32_t seed) {
         fill(0, length, seed);
         if (post_receive(0) != Refusal::none || send(0, length) != Refusal::none) {
@@ -257,7 +257,7 @@ TEST_F(ServicesTest, EchoWithCreditsWaitsForItsPeerAsItsPeerForIt) {
             .connections_max = 2}});
     EXPECT_THROW((void)peer()->connect("echo0"), Error) << "it has no credits";
     Peer a(*runtime_, kMessages, 512, FlowControl::credits);
-    a.connect("echo0", 0);  // there are no retries: a message without a receive would end the connection
+    a.connect("echo0", 0);  // without retries, a message that finds no receive would end the connection
     for (std::uint32_t i = 0; i < kMessages; ++i) {
         a.fill(i, 256, i);
         ASSERT_EQ(a.send(i, 256), Refusal::none);
@@ -278,7 +278,7 @@ TEST_F(ServicesTest, EchoWithCreditsWaitsForItsPeerAsItsPeerForIt) {
 TEST_F(ServicesTest, EchoKeepsTheOrderOfManyMessagesInFlight) {
     constexpr std::uint32_t kDepth = 8;
     constexpr std::uint32_t kMessages = 5000;
-    start_echo(4, 2);  // fewer receives than the peer has messages in flight, so RNR retries occur
+    start_echo(4, 2);  // there are fewer receives than messages in flight, so RNR retries occur
     const auto a = peer(kDepth);
     a->connect("echo0", 7);
     for (std::uint32_t i = 0; i < kDepth; ++i) {
@@ -339,7 +339,7 @@ TEST_F(ServicesTest, APeerThatTakesNothingHoldsUpNobodyElse) {
     for (std::uint32_t i = 0; i < 100; ++i) {
         ASSERT_TRUE(quick->ping(64, i)) << i;
     }
-    // Meanwhile none of the slow peer's messages is lost.
+    // Meanwhile the service has lost none of the slow peer's messages.
     for (std::uint32_t i = 0; i < kDepth; ++i) {
         ASSERT_EQ(slow->post_receive(i), Refusal::none);
     }
@@ -404,7 +404,7 @@ TEST_F(ServicesTest, PeersThatComeAndGoLeaveNothingBehind) {
         const auto a = peer();
         a->connect("echo0");
         for (std::uint32_t k = 0; k < i % 4; ++k) {
-            ASSERT_EQ(a->send(k, 64), Refusal::none);  // its answers are never taken
+            ASSERT_EQ(a->send(k, 64), Refusal::none);  // the peer never takes the answer
         }
         if (i % 2 == 0) {
             a->qp().disconnect();
@@ -427,7 +427,7 @@ TEST_F(ServicesTest, DrainingSendsBackWhatWasTakenAndTakesNothingMore) {
         ASSERT_EQ(a->send(i, 64), Refusal::none);
         ASSERT_TRUE(a->next());
     }
-    // The service may not have seen the messages yet. One message that goes through wakes it.
+    // The service may not have seen the messages yet. One message that goes through wakes the service.
     ASSERT_EQ(a->post_receive(0), Refusal::none);
     ASSERT_TRUE(a->next_receive());
     std::this_thread::sleep_for(20ms);

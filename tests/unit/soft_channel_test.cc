@@ -1,5 +1,5 @@
-// Completion channels of the software device: which completions raise an event, and that a thread sleeping on the
-// channel is woken.
+// Completion channels of the software device: which completions raise an event, and that the channel wakes a thread
+// that sleeps on it.
 #include <poll.h>
 
 #include <limits>
@@ -10,7 +10,8 @@
 namespace pollcore::test {
 namespace {
 
-// `a` sends, and `b` waits on its channel for receives. Each belongs to a thread of its own, turned here by hand.
+// `a` sends, and `b` waits on its channel for receives. Each of them stands for a thread of its own, but the test moves
+// both in one thread.
 class SoftChannel : public SoftPair {
 protected:
     void SetUp() override {
@@ -20,10 +21,10 @@ protected:
     }
     void send(unsigned flags = 0, std::uint32_t length = 8) {
         ASSERT_EQ(a.post(next_++, IBV_WR_SEND, {a.sge(0, length)}, 0, 0, flags), 0);
-        (void)a.sent();  // moves the sender's side of the device
+        (void)a.sent();  // polls, which moves the sender's side of the device
     }
     int arm(bool solicited = false) { return ibv_req_notify_cq(b.recv_cq.get(), solicited ? 1 : 0); }
-    /// Takes and acknowledges one event.
+    /// Takes one event and acknowledges it. Returns false if there is none.
     bool event() {
         ibv_cq* cq = nullptr;
         const int result = channel->next_event(cq);
@@ -38,7 +39,7 @@ protected:
         pollfd fd{.fd = channel->fd(), .events = POLLIN, .revents = 0};
         return ::poll(&fd, 1, 0) == 1;
     }
-    /// Gets ready to sleep: the CQ is armed and nothing has come.
+    /// Does what a thread does before it sleeps: arms the CQ, and checks that nothing has come.
     void sleep(bool solicited = false) {
         ASSERT_EQ(arm(solicited), 0);
         ASSERT_FALSE(End::poll(b.recv_cq.get()).has_value());
@@ -149,7 +150,7 @@ TEST_F(SoftChannel, does_not_let_sleep_who_has_not_seen_what_came_meanwhile) {
     EXPECT_TRUE(event());
 }
 
-// Another thread found this one asleep, but rang only after this one had looked.
+// Another thread saw this thread asleep, but rang only after this thread had looked.
 TEST_F(SoftChannel, takes_a_late_ring_back) {
     sleep();
     signal_event(channel->fd());
@@ -174,12 +175,12 @@ TEST_F(SoftChannel, says_when_the_sleeper_has_a_timer) {
     const std::uint64_t first = channel->look_again_ns();
     ASSERT_NE(first, CompletionChannel::kNever);
     *clock.now = first;
-    (void)a.sent();  // the packet sent now is lost
+    (void)a.sent();  // the packet is lost
     EXPECT_FALSE(event());
     const std::uint64_t timeout = channel->look_again_ns();
     EXPECT_NEAR(static_cast<double>(timeout - first), 4.2e6, 1e6) << "4.096 us << 10";
     *clock.now = timeout;
-    EXPECT_FALSE(event());  // sent again
+    EXPECT_FALSE(event());  // the packet is sent again
     (void)a.sent();
     EXPECT_FALSE(event());
     EXPECT_WC(b.sent(), 1, IBV_WC_SUCCESS);

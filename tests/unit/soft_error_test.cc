@@ -1,4 +1,4 @@
-// Failures on the software device, and their effect on both sides.
+// Failures on the software device, and their effects at both ends of a connection.
 #include "soft_fixture.hpp"
 
 namespace pollcore::test {
@@ -7,7 +7,8 @@ namespace {
 class SoftError : public SoftPair {
 protected:
     void SetUp() override { connect(a, b); }
-    /// Expects flushes in post order from both queues, and nothing else.
+    /// Expects that both queues complete these work requests as flushed, in the order of posting, and that nothing else
+    /// completes.
     void expect_flushes(End& end, std::vector<std::uint64_t> sends, std::vector<std::uint64_t> receives) {
         for (const auto id : sends)
             EXPECT_WC(end.sent(), id, IBV_WC_WR_FLUSH_ERR);
@@ -86,7 +87,7 @@ TEST_F(SoftError, local_keys_are_checked_for_bounds_pd_and_local_write) {
     for (const auto& test : cases) {
         SCOPED_TRACE(test.what);
         End d(*device);
-        // The keys of the cases belong to a's PD, so a's QP is reset for each case.
+        // The keys in the cases belong to a's PD. So each case uses a's QP, which is reset first.
         a.move_to(IBV_QPS_RESET);
         auto init = to_init(1, kAllAccess);
         device->modify(a.qp.get(), init.attr, init.mask);
@@ -193,7 +194,7 @@ TEST_F(SoftError, a_send_without_a_receive_waits_for_the_rnr_timer_and_goes_thro
     ASSERT_EQ(a.post(2, IBV_WR_RDMA_WRITE, {a.sge(0, 8)}, b.address(512), b.mr->rkey), 0);
     device->advance(1000);
     ASSERT_EQ(b.post_recv(3, {b.sge(0, 8)}), 0);
-    device->advance(1000 + 640'000 - 1);  // the default timer, 12, is 0.64 ms; the NAK came at 1000
+    device->advance(1000 + 640'000 - 1);  // the default timer, 12, is 0.64 ms; the NAK came at time 1000
     EXPECT_FALSE(End::poll(b.recv_cq.get()).has_value());
     EXPECT_EQ(b.memory[64], 0u);
     device->advance(1000 + 640'000);
@@ -305,7 +306,8 @@ TEST_F(SoftError, packets_lost_while_the_port_was_down_are_sent_again) {
 }
 
 TEST_F(SoftError, an_atomic_whose_answer_was_lost_is_answered_again_and_not_done_twice) {
-    // There are two devices. The requester's port goes down after the responder has executed the request.
+    // There are two devices. After the responder has executed the request, the requester's port goes down, so that the
+    // answer is lost.
     const auto other = open_soft_device({.name = "soft1", .clock_ns = clock.reader()});
     End c(*device), d(*other);
     connect(c, d);
@@ -316,7 +318,8 @@ TEST_F(SoftError, an_atomic_whose_answer_was_lost_is_answered_again_and_not_done
     other->advance(10);
     EXPECT_EQ(d.memory[0], 11u);
     device->set_port_up(false);
-    EXPECT_FALSE(End::poll(c.send_cq.get()).has_value());  // takes the answers and loses them
+    // The device takes the answers off the link, and they are lost.
+    EXPECT_FALSE(End::poll(c.send_cq.get()).has_value());
     device->set_port_up(true);
     for (int i = 1; i < 10; ++i) {
         *clock.now += 100'000'000;
@@ -368,7 +371,7 @@ TEST_F(SoftError, deregistered_memory_is_out_of_reach_at_once) {
     b.mr.reset();
     EXPECT_WC(a.sent(), 1, IBV_WC_REM_ACCESS_ERR);
     EXPECT_EQ(b.memory[0], 0u);
-    // The table slot is reused with another key.
+    // The region's slot in the table is used again, with another key.
     b.mr = {device->register_memory(b.pd.get(), b.memory.data(), 64, b.address(0), kAllAccess), {device.get()}};
     EXPECT_NE(b.mr->rkey, rkey);
 }

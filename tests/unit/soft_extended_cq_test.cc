@@ -1,4 +1,4 @@
-// The software device's CQs polled by ibv_start_poll and its kin.
+// The software device's CQs, polled by ibv_start_poll, ibv_next_poll and ibv_end_poll.
 #include "soft_fixture.hpp"
 
 namespace pollcore::test {
@@ -40,7 +40,7 @@ TEST_F(SoftExtendedCq, a_batch_goes_on_until_nothing_is_left_and_takes_each_once
         EXPECT_EQ(ibv_wc_read_qp_num(&sends), a.qp->qp_num);
         EXPECT_EQ(ibv_next_poll(&sends), id < 4 ? 0 : ENOENT);
     }
-    ibv_end_poll(&sends);  // also follows a failed ibv_next_poll, and takes nothing more
+    ibv_end_poll(&sends);  // must follow a failed ibv_next_poll too, and takes no completion then
     EXPECT_EQ(start(sends), ENOENT);
     ASSERT_EQ(write(9), 0);
     EXPECT_WC(a.sent(), 9, IBV_WC_SUCCESS);
@@ -53,7 +53,7 @@ TEST_F(SoftExtendedCq, the_current_one_is_taken_by_the_end_and_the_rest_stays) {
     ASSERT_EQ(start(sends), 0);
     EXPECT_EQ(sends.wr_id, 0u);
     ibv_end_poll(&sends);
-    EXPECT_WC(a.sent(), 1, IBV_WC_SUCCESS);  // the two ways to poll may alternate
+    EXPECT_WC(a.sent(), 1, IBV_WC_SUCCESS);  // a program may alternate between the two ways to poll
     ASSERT_EQ(start(sends), 0);
     EXPECT_EQ(sends.wr_id, 2u);
     ibv_end_poll(&sends);
@@ -124,7 +124,7 @@ TEST_F(SoftExtendedCq, a_device_without_them_refuses_to_make_one) {
     EXPECT_NE(cq, nullptr);
 }
 
-/// Both ends have CQs with time stamps.
+/// The CQs of both ends have time stamps.
 class SoftTimes : public SoftExtendedCq {
 protected:
     static constexpr std::uint64_t kBetween = 10'000;

@@ -28,7 +28,7 @@ protected:
         return a.post(wr_id, IBV_WR_RDMA_WRITE, {a.sge(0, 8)}, b.address(0), b.mr->rkey, flags);
     }
 
-    PathAttributes path{.timeout = 10, .retry_count = 3};  // 4.2 ms
+    PathAttributes path{.timeout = 10, .retry_count = 3};  // timeout 10 is 4.2 ms
     End a{*device};
     End b{*device};
 };
@@ -130,7 +130,8 @@ TEST_F(SoftFaults, a_packet_that_is_later_than_the_timeout_is_a_duplicate_and_co
     EXPECT_FALSE(b.received().has_value());
 }
 
-// Two ends of two threads, each polled by its own thread only. A packet to an end waits until that end is polled.
+// The two ends belong to two threads, and only its own thread polls an end. A packet waits until the end that it goes
+// to is polled.
 class SoftFaultsAcrossThreads : public SoftFaults {
 protected:
     const std::unique_ptr<ThreadDomain> near = device->create_thread_domain();
@@ -139,13 +140,14 @@ protected:
     std::optional<End> y{std::in_place, *device, EndOptions{.domain = far.get()}};
 };
 
-// Bug found by the simulation: a packet that had been late counted as lost for as long as nobody polled.
+// Bug found by the simulation: a packet that was delivered late counted as lost for as long as its receiver was not
+// polled.
 TEST_F(SoftFaultsAcrossThreads, a_late_packet_that_nobody_polls_for_is_not_lost) {
     connect(x, *y, path);
     device->inject({.kind = Kind::delay_packet, .qp_num = y->qp->qp_num, .delay_ns = 1'000});
     ASSERT_EQ(x.post(1, IBV_WR_RDMA_WRITE, {x.sge(0, 8)}, y->address(0), y->mr->rkey), 0);
     EXPECT_FALSE(x.sent().has_value());
-    EXPECT_FALSE(y->sent().has_value());  // finds the packet late, and does not poll again for long
+    EXPECT_FALSE(y->sent().has_value());  // finds the packet late; this end is not polled again for a long time
     for (int timeout = 0; timeout < 20; ++timeout) {
         *clock.now += 5'000'000;
         ASSERT_FALSE(x.sent().has_value()) << timeout;
@@ -154,8 +156,8 @@ TEST_F(SoftFaultsAcrossThreads, a_late_packet_that_nobody_polls_for_is_not_lost)
     EXPECT_WC(x.sent(), 1, IBV_WC_SUCCESS);
 }
 
-// Bug found by the simulation: a peer waited for ever for a thread whose CQs nobody polled, since the thread's QP could
-// not be destroyed.
+// Bug found by the simulation: a peer waited for ever for a thread that did not poll its CQs, because the thread's QP
+// could not be destroyed.
 TEST_F(SoftFaultsAcrossThreads, what_waits_very_long_for_a_thread_that_does_not_poll_is_lost) {
     connect(x, *y, path);
     ASSERT_EQ(x.post(1, IBV_WR_RDMA_WRITE, {x.sge(0, 8)}, y->address(0), y->mr->rkey), 0);
@@ -171,8 +173,8 @@ TEST_F(SoftFaultsAcrossThreads, what_waits_very_long_for_a_thread_that_does_not_
     EXPECT_WC(polled_until(14'000'000'000, 100'000'000), 1, IBV_WC_RETRY_EXC_ERR);
 }
 
-// Bug found by the simulation: a peer waited for ever for an engine that was no longer polled, since its last QP was
-// gone.
+// Bug found by the simulation: a peer waited for ever for an engine that nobody polled any more, because the engine's
+// last QP was gone.
 TEST_F(SoftFaultsAcrossThreads, what_is_sent_to_a_thread_without_qps_is_lost) {
     connect(x, *y, path);
     ASSERT_EQ(x.post(1, IBV_WR_SEND, {x.sge(0, 8)}), 0);
@@ -185,7 +187,8 @@ TEST_F(SoftFaultsAcrossThreads, what_is_sent_to_a_thread_without_qps_is_lost) {
     EXPECT_WC(x.sent(), 1, IBV_WC_RETRY_EXC_ERR);
 }
 
-// Bug found by the simulation: the responder counted the duplicate as one more request in flight than it serves.
+// Bug found by the simulation: the responder counted a duplicate as a further request in flight, which was one more
+// than it serves.
 TEST_F(SoftFaultsAcrossThreads, a_duplicate_of_an_atomic_leaves_room_for_the_next_one) {
     path.max_rd_atomic = path.max_dest_rd_atomic = 1;
     connect(x, *y, path);
@@ -195,20 +198,20 @@ TEST_F(SoftFaultsAcrossThreads, a_duplicate_of_an_atomic_leaves_room_for_the_nex
     };
     ASSERT_EQ(add(1), 0);
     EXPECT_FALSE(x.sent().has_value());
-    EXPECT_FALSE(y->sent().has_value());  // carried out
+    EXPECT_FALSE(y->sent().has_value());  // carries the atomic out
     EXPECT_FALSE(x.sent().has_value());   // the answer is delayed
     *clock.now += 4'500'000;
-    EXPECT_FALSE(x.sent().has_value());  // retransmitted
+    EXPECT_FALSE(x.sent().has_value());  // sends the atomic again
     *clock.now += 600'000;
     EXPECT_WC(x.sent(), 1, IBV_WC_SUCCESS);
     ASSERT_EQ(add(2), 0);
     EXPECT_FALSE(x.sent().has_value());
-    EXPECT_FALSE(y->sent().has_value());  // gets the duplicate and the new one at once
+    EXPECT_FALSE(y->sent().has_value());  // gets the duplicate and the new atomic at once
     EXPECT_WC(x.sent(), 2, IBV_WC_SUCCESS);
     EXPECT_EQ(*reinterpret_cast<std::uint64_t*>(y->at(0)), 2u);
 }
 
-// How long a fixed exchange takes when a fifth of the packets is lost and a fifth is late.
+// The time that a fixed exchange takes if a fifth of the packets is lost and a fifth is late.
 std::uint64_t time_of_exchange(std::uint64_t seed) {
     ManualClock clock;
     const auto device = open_soft_device(
@@ -301,7 +304,7 @@ TEST_F(SoftFaults, calls_of_the_device_fail_at_their_turn_with_their_errno) {
     device->inject({.kind = Kind::register_memory, .error = ENOSPC});
     testing::expect_planned_error(ENOSPC,
                                   [&] { (void)device->register_memory(a.pd.get(), a.at(0), 8, a.address(0), 0); });
-    // Only the given transition of the given QP fails.
+    // Only the planned transition of the planned QP fails.
     device->inject({.kind = Kind::modify, .qp_num = a.qp->qp_num, .state = IBV_QPS_ERR, .error = ETIMEDOUT});
     a.move_to(IBV_QPS_RESET);
     b.move_to(IBV_QPS_ERR);

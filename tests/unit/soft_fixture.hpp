@@ -1,5 +1,5 @@
-// Shared by the software device's tests: the ends of a connection, made with plain calls of Device, and plain verbs on
-// them.
+// Shared by the tests of the software device. The ends of a connection are made by plain calls of Device, and the tests
+// use plain verbs on them.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ namespace pollcore::test {
 inline constexpr int kAllAccess =
     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 
-/// A clock that stands until it is set.
+/// A clock that stands still until a test sets it.
 struct ManualClock {
     std::shared_ptr<std::uint64_t> now = std::make_shared<std::uint64_t>(1);
     [[nodiscard]] std::function<std::uint64_t()> reader() const {
@@ -32,7 +32,7 @@ struct ManualClock {
 
 struct EndOptions {
     QpType type = QpType::rc;
-    std::uint32_t qkey = 0x1234;  ///< for UD, which is in RTS at once
+    std::uint32_t qkey = 0x1234;  ///< only for UD; a UD QP is in RTS at once
     std::uint32_t depth = 32;
     std::uint32_t cqe = 256;
     std::uint32_t sges = 4;
@@ -43,11 +43,11 @@ struct EndOptions {
     bool signal_all = false;
     ThreadDomain* domain = nullptr;
     ibv_srq* srq = nullptr;
-    CompletionChannel* channel = nullptr;  ///< of the CQ for receives
-    bool device_time = false;              ///< both CQs have time stamps
+    CompletionChannel* channel = nullptr;  ///< the channel of the CQ for receives
+    bool device_time = false;              ///< true: both CQs have time stamps
 };
 
-/// One QP with a CQ for each of its queues, a PD and a registered buffer.
+/// One QP, with a CQ for each of its queues, a PD and a registered buffer.
 class End {
 public:
     explicit End(SoftDevice& on, const EndOptions& options = {})
@@ -110,7 +110,7 @@ public:
     [[nodiscard]] std::uint64_t address(std::size_t offset) { return reinterpret_cast<std::uint64_t>(at(offset)); }
     [[nodiscard]] ibv_sge sge(std::size_t offset, std::uint32_t length) { return {address(offset), length, mr->lkey}; }
 
-    /// Posts one send-queue work request, signaled unless told otherwise.
+    /// Posts one work request to the send queue. It is signaled, unless `flags` says otherwise.
     int post(std::uint64_t wr_id, ibv_wr_opcode opcode, std::vector<ibv_sge> sges, std::uint64_t remote = 0,
              std::uint32_t rkey = 0, unsigned flags = IBV_SEND_SIGNALED, std::uint32_t imm = 0) {
         ibv_send_wr wr{};
@@ -155,7 +155,7 @@ public:
         ibv_send_wr* bad = nullptr;
         return ibv_post_send(qp.get(), &wr, &bad);
     }
-    /// An address handle to `peer`'s port.
+    /// An address handle for the port of `peer`.
     [[nodiscard]] UniqueAh way_to(const End& peer, const PathAttributes& path = {}) {
         ibv_ah_attr attr = to_address(peer.info(), path, device.port(), 0);
         return {device.create_ah(pd.get(), attr), {&device}};
@@ -177,7 +177,7 @@ public:
             return std::nullopt;
         return wc;
     }
-    /// Polls until a completion comes, or for so long that none will.
+    /// Polls until a completion comes, or so many times that no completion can come any more.
     [[nodiscard]] static std::optional<ibv_wc> wait(ibv_cq* cq) {
         for (int i = 0; i < 10000; ++i) {
             if (auto wc = poll(cq))
@@ -190,8 +190,8 @@ public:
 
     SoftDevice& device;
     QpType type;
-    std::vector<std::uint64_t> memory;  // words, so that atomics find it aligned
-    std::uint32_t psn = 0xfffffa;       // wraps soon
+    std::vector<std::uint64_t> memory;  // made of words, so that it is aligned for atomics
+    std::uint32_t psn = 0xfffffa;       // so high that PSNs soon wrap around
     UniquePd pd;
     UniqueCq send_cq;
     UniqueCq recv_cq;
@@ -214,7 +214,7 @@ inline void connect(End& a, End& b, const PathAttributes& path = {}, ibv_mtu mtu
         EXPECT_EQ(wc_->status, (expected_status)) << ibv_wc_status_str(wc_->status); \
     } while (0)
 
-/// Both ends on one device, in one engine.
+/// A device for both ends of a connection, and its clock.
 class SoftPair : public ::testing::Test {
 protected:
     ManualClock clock;

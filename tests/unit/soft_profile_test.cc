@@ -1,4 +1,4 @@
-// The habits of real providers that a software device may take on.
+// The habits of real providers that a software device can adopt.
 #include "soft_fixture.hpp"
 
 namespace pollcore::test {
@@ -33,7 +33,7 @@ TEST_F(SoftProfiles, rxe_never_flushes_a_receive_that_is_posted_in_error) {
         a.move_to(IBV_QPS_ERR);
         ASSERT_EQ(a.post_recv(2, {a.sge(0, 8)}), 0);
         EXPECT_WC(a.received(), 1, IBV_WC_WR_FLUSH_ERR);
-        // Flushes of later sends do not flush the receive either.
+        // With these habits, the flush of a later send does not flush the receive either.
         ASSERT_EQ(a.post(3, IBV_WR_RDMA_WRITE, {a.sge(0, 8)}, b.address(0), b.mr->rkey), 0);
         EXPECT_WC(a.sent(), 3, IBV_WC_WR_FLUSH_ERR);
         const auto late = a.received();
@@ -57,10 +57,10 @@ TEST_F(SoftProfiles, rxe_says_each_completion_that_an_overrun_loses_and_goes_on)
     EXPECT_WC(a.sent(), 9, IBV_WC_SUCCESS);
 }
 
-// Two QPs on one CQ; the first one's completions lie between the other's.
+// Two QPs that share one CQ. A completion of one QP lies between completions of the other QP.
 class SharedCq {
 public:
-    /// With `clock` the CQ has time stamps: each completion comes kBetween later than the one before it.
+    /// If `clock` is given, the CQ has time stamps, and each completion comes kBetween later than the one before.
     explicit SharedCq(SoftDevice& on, const ManualClock* clock = nullptr)
         : device(on), x{on, {.device_time = clock != nullptr}} {
         const auto pass = [&] {
@@ -165,7 +165,8 @@ TEST_F(SoftProfiles, mlx5_writes_a_small_payload_when_its_completion_is_polled) 
     }
 }
 
-// H8: the CPU writes to the SGE's address itself, whoever owns it, not to the memory registered under that address.
+// H8: the CPU writes to the address in the SGE, whoever owns that address. It does not write to the memory that is
+// registered under that address.
 TEST_F(SoftProfiles, mlx5_writes_a_small_payload_at_the_sges_own_address_with_the_cpu) {
     std::vector<std::uint64_t> elsewhere(8, 0);
     for (const bool mlx5 : {false, true}) {
@@ -184,8 +185,8 @@ TEST_F(SoftProfiles, mlx5_writes_a_small_payload_at_the_sges_own_address_with_th
     }
 }
 
-// Bug found by the simulation: the payload appeared with the next completion, of another CQ, whose poll wrote to a
-// buffer that the program had got back.
+// Bug found by the simulation: the poll of another CQ wrote the payload, together with the next completion, into a
+// buffer that the program had already got back.
 TEST_F(SoftProfiles, mlx5_loses_the_payload_with_the_completion_of_a_dead_cq) {
     open(kMlx5Like);
     End a(*device), b(*device);

@@ -1,4 +1,4 @@
-// Random work with failures in between: every accepted work request ends once, in order.
+// Random work with failures in between. Every accepted work request ends once, and in order.
 #include <array>
 #include <deque>
 #include <random>
@@ -8,7 +8,7 @@
 namespace pollcore::test {
 namespace {
 
-/// Work that one end has posted and that has not ended.
+/// The work that one end has posted and that has not ended yet.
 struct Ledger {
     struct Send {
         std::uint64_t id;
@@ -29,7 +29,7 @@ public:
         for (std::size_t i = 0; i < kEnds; ++i) {
             EndOptions options;
             options.depth = 8;
-            options.cqe = 8;  // exactly what may be outstanding
+            options.cqe = 8;  // exactly as many CQEs as may be outstanding
             options.memory = 16384;
             options.domain = domains_[i % 2].get();
             ends_.push_back(std::make_unique<End>(*device_, options));
@@ -139,7 +139,7 @@ private:
             ledger.sends.push_back({id, signaled});
         } else {
             ASSERT_EQ(result, ENOMEM);
-            // The queue may be full of unsignaled work: begin again.
+            // The queue may be full of unsignaled work, which only an error ends: then begin again.
             if (ledger.sends.size() >= 8)
                 end_by_force(who);
         }
@@ -171,7 +171,7 @@ private:
         for (int i = 0; i < count; ++i) {
             const ibv_wc& wc = wcs[static_cast<std::size_t>(i)];
             while (!ledger.sends.empty() && ledger.sends.front().id != wc.wr_id) {
-                // A send without a completion must have been allowed to succeed silently.
+                // A send that has no completion must be unsignaled and successful.
                 ASSERT_FALSE(ledger.sends.front().signaled) << "send " << ledger.sends.front().id << " was lost";
                 ASSERT_FALSE(ledger.send_failed) << "behind a failure every send completes";
                 ledger.sends.pop_front();
@@ -203,7 +203,8 @@ private:
         }
     }
 
-    /// Polls all that a QP in error still owes. Nothing that must complete may be left.
+    /// Takes a QP to ERR and polls the completions that it still owes. Afterwards no work may remain that has to
+    /// complete.
     void drain(std::size_t who) {
         ends_[who]->move_to(IBV_QPS_ERR);
         for (int i = 0; i < 20; ++i)

@@ -1,4 +1,4 @@
-// Reliable connections of the software device: every opcode, at both ends, without errors.
+// Reliable connections of the software device: all opcodes, from both ends, without errors.
 #include <algorithm>
 #include <numeric>
 
@@ -189,7 +189,7 @@ TEST_F(SoftRc, completions_come_in_post_order_whatever_the_mix) {
 TEST_F(SoftRc, a_fenced_send_waits_for_the_reads_before_it) {
     b.memory[0] = 1;
     ASSERT_EQ(a.post(1, IBV_WR_RDMA_READ, {a.sge(0, 8)}, b.address(0), b.mr->rkey), 0);
-    // The write sends the data of the read before it; only the fence guarantees that.
+    // The write sends the data that the read before it brings. Only the fence guarantees this.
     ASSERT_EQ(
         a.post(2, IBV_WR_RDMA_WRITE, {a.sge(0, 8)}, b.address(64), b.mr->rkey, IBV_SEND_SIGNALED | IBV_SEND_FENCE), 0);
     EXPECT_WC(a.sent(), 1, IBV_WC_SUCCESS);
@@ -231,7 +231,7 @@ TEST_F(SoftRc, two_devices_of_one_fabric_reach_each_other_and_those_of_another_d
     connect(c, d);
     ASSERT_EQ(c.post(1, IBV_WR_RDMA_WRITE, {c.sge(0, 8)}, d.address(0), d.mr->rkey), 0);
     for (int i = 0; i < 10; ++i) {
-        EXPECT_FALSE(End::poll(c.send_cq.get()).has_value());  // the other device has not moved yet
+        EXPECT_FALSE(End::poll(c.send_cq.get()).has_value());  // the other device has not been moved yet
     }
     EXPECT_FALSE(End::poll(d.send_cq.get()).has_value());
     EXPECT_WC(End::poll(c.send_cq.get()), 1, IBV_WC_SUCCESS);

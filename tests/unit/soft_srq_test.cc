@@ -1,4 +1,4 @@
-// Shared receive queues of the software device: who takes from them, what completes, and which events they raise.
+// Shared receive queues of the software device: which QP takes a receive, what completes, and which events are raised.
 #include <array>
 
 #include "soft_fixture.hpp"
@@ -10,7 +10,7 @@ class SoftSrq : public SoftPair {
 protected:
     static constexpr std::uint32_t kDepth = 8;
     static constexpr std::size_t kPairs = 3;
-    /// More packets than the device takes off a link in one move.
+    /// This message has more packets than the device takes off a link in one move.
     static constexpr std::uint32_t kLong = 256 * 1024;
 
     void SetUp() override {
@@ -42,12 +42,13 @@ protected:
         EXPECT_EQ(wc->byte_len, length);
         EXPECT_EQ(wc->qp_num, at.qp->qp_num);
     }
-    /// The events since the last call, each with its QP or SRQ.
+    /// The events since the last call, each with the QP or the SRQ that it names.
     std::vector<std::pair<ibv_event_type, void*>> events() {
         std::vector<std::pair<ibv_event_type, void*>> all;
         while (const auto event = device->next_async_event()) {
             if (event->event_type != IBV_EVENT_COMM_EST)
-                all.emplace_back(event->event_type, event->element.qp);  // a union: any of its pointers
+                // `element` is a union, so this reads the pointer to an SRQ as well
+                all.emplace_back(event->event_type, event->element.qp);
             device->acknowledge(*event);
         }
         return all;
@@ -151,7 +152,7 @@ TEST_F(SoftSrq, what_is_wrong_with_a_receive_is_said_by_the_post) {
 }
 
 TEST_F(SoftSrq, the_keys_of_a_receive_belong_to_the_pd_of_the_srq) {
-    ibv_sge sge = to[0]->sge(0, 64);  // belongs to the QP's PD
+    ibv_sge sge = to[0]->sge(0, 64);  // the key belongs to the PD of the QP
     ibv_recv_wr wr{};
     wr.wr_id = 1;
     wr.sg_list = &sge;
@@ -167,7 +168,8 @@ TEST_F(SoftSrq, an_error_of_one_qp_takes_its_own_receive_only) {
     ASSERT_EQ(post(0, 16), 0);
     ASSERT_EQ(post(1), 0);
     ASSERT_EQ(post(2), 0);
-    ASSERT_EQ(from[0]->post(10, IBV_WR_SEND, {from[0]->sge(0, 64)}), 0);  // too long for the first receive
+    // The message is too long for the first receive.
+    ASSERT_EQ(from[0]->post(10, IBV_WR_SEND, {from[0]->sge(0, 64)}), 0);
     EXPECT_WC(to[0]->received(), 0, IBV_WC_LOC_LEN_ERR);
     EXPECT_FALSE(to[0]->received().has_value());
     EXPECT_EQ(events(), (Events{{IBV_EVENT_QP_LAST_WQE_REACHED, to[0]->qp.get()}}));
@@ -246,7 +248,7 @@ TEST_F(SoftSrq, a_reset_qp_gives_its_slots_of_the_srq_back) {
     EXPECT_EQ(post(20), ENOMEM);
     to[0]->move_to(IBV_QPS_RESET);
     EXPECT_EQ(post(20), 0);
-    expect_received(*to[0], 0, 8);  // polling this completion gives no second place back
+    expect_received(*to[0], 0, 8);  // polling this completion does not give the place back a second time
     EXPECT_EQ(post(21), ENOMEM);
 }
 

@@ -1,4 +1,4 @@
-// States, limits, posting rules and lifetimes of the software device's objects.
+// The objects of the software device: states, limits, lifetimes and the rules for posting.
 #include <poll.h>
 
 #include <string>
@@ -33,7 +33,7 @@ TEST_F(SoftState, a_transition_needs_its_attributes_and_takes_no_others) {
     expect_error(EINVAL, "from INIT to RTS", [&] { device->modify(a.qp.get(), rts.attr, rts.mask); });
     EXPECT_EQ(a.state(), IBV_QPS_INIT);
     auto init = to_init(1, 0);
-    device->modify(a.qp.get(), init.attr, init.mask);  // INIT to INIT
+    device->modify(a.qp.get(), init.attr, init.mask);  // from INIT to INIT
     connect(a, b);
     EXPECT_EQ(a.state(), IBV_QPS_RTS);
     EXPECT_EQ(a.qp->state, IBV_QPS_RTS);
@@ -90,7 +90,7 @@ TEST_F(SoftState, a_chain_is_posted_up_to_the_first_that_is_refused) {
         wrs[i].wr.rdma = {b.address(0), b.mr->rkey};
         wrs[i].next = i < 2 ? &wrs[i + 1] : nullptr;
     }
-    wrs[1].num_sge = 5;  // the QP takes 4
+    wrs[1].num_sge = 5;  // the QP allows 4
     ibv_send_wr* bad = nullptr;
     EXPECT_EQ(ibv_post_send(a.qp.get(), wrs, &bad), EINVAL);
     EXPECT_EQ(bad, &wrs[1]);
@@ -136,7 +136,7 @@ TEST_F(SoftState, remote_write_needs_local_write) {
     expect_error(EINVAL, "address space", [&] { (void)device->register_memory(pd.get(), &word, 8, ~0ull - 3, 0); });
 }
 
-// An attached process is told why its memory was refused. It knows only the address that it chose for work requests.
+// The error text reaches an attached process, which knows only the address that it chose for work requests.
 TEST_F(SoftState, refused_memory_is_named_by_the_address_for_work_requests_alone) {
     UniquePd pd{device->create_pd(), {device.get()}};
     std::uint64_t word = 0;
@@ -156,7 +156,7 @@ TEST_F(SoftState, what_is_in_use_is_not_destroyed) {
     EXPECT_EQ(device->destroy(end->recv_cq.get()), EBUSY);
     EXPECT_EQ(device->destroy(end->pd.get()), EBUSY);
     end->qp.reset();
-    EXPECT_EQ(device->destroy(end->pd.get()), EBUSY);  // the region is left
+    EXPECT_EQ(device->destroy(end->pd.get()), EBUSY);  // refused, because the region still belongs to the PD
     end->mr.reset();
     EXPECT_EQ(device->destroy(end->send_cq.release()), 0);
     EXPECT_EQ(device->destroy(end->pd.release()), 0);

@@ -1,4 +1,4 @@
-// Engines in threads of their own. These tests are made for ThreadSanitizer as well.
+// Engines that run in different threads. These tests are also meant for the thread sanitizer.
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -20,7 +20,7 @@ TEST(SoftThreads, two_engines_exchange_messages_whole_and_in_order) {
     std::atomic<int> running{2};
     const auto run = [&running](End& self, std::uint64_t mine, std::uint64_t theirs) {
         constexpr std::uint64_t kDepth = 16;
-        constexpr std::uint32_t kWords = 200;  // 1600 bytes: two packets
+        constexpr std::uint32_t kWords = 200;  // 1600 bytes, which are two packets
         std::uint64_t posted = 0, sent = 0, received = 0;
         for (std::uint64_t i = 0; i < kDepth; ++i) {
             EXPECT_EQ(self.post_recv(i, {self.sge(65536 + i * 2048, 2048)}), 0);
@@ -57,7 +57,7 @@ TEST(SoftThreads, two_engines_exchange_messages_whole_and_in_order) {
                 EXPECT_EQ(self.post_recv(wc->wr_id, {self.sge(65536 + wc->wr_id * 2048, 2048)}), 0);
             }
         }
-        // Serves the peer until the peer is done, too.
+        // Continues to serve the peer until the peer is done, too.
         running.fetch_sub(1);
         while (running.load() != 0)
             (void)End::poll(self.send_cq.get());
@@ -79,7 +79,7 @@ TEST(SoftThreads, an_application_may_poll_the_last_word_of_a_write) {
     std::thread engine([&] {
         while (!done.load()) {
             (void)End::poll(b.recv_cq.get());
-            std::this_thread::yield();  // there are three threads, but perhaps only two CPUs
+            std::this_thread::yield();  // there are three threads, but maybe only two CPUs
         }
     });
     std::thread reader([&] {
@@ -99,7 +99,7 @@ TEST(SoftThreads, an_application_may_poll_the_last_word_of_a_write) {
         ASSERT_EQ(a.post(round, IBV_WR_RDMA_WRITE, {a.sge(0, 64)}, b.address(0), b.mr->rkey), 0);
         while (!End::poll(a.send_cq.get()))
             std::this_thread::yield();
-        // The answer is read over the wire, so that the writer never overtakes the reader.
+        // The writer reads the answer over the wire and waits for it, so that it never overtakes the reader.
         do {
             ASSERT_EQ(a.post(0, IBV_WR_RDMA_READ, {a.sge(800, 8)}, b.address(800), b.mr->rkey), 0);
             while (!End::poll(a.send_cq.get()))
@@ -151,11 +151,12 @@ TEST(SoftThreads, memory_is_the_owners_again_when_deregistering_returns) {
         while (!done.load())
             (void)End::poll(mover.send_cq.get());
     });
-    // Long enough that the receiving engine is usually in the middle of a message when the region goes away.
+    // The messages are so long that the receiving engine is usually in the middle of one when the region is
+    // deregistered.
     constexpr std::uint32_t kSize = 128 * 1024;
     std::uint64_t cut_off = 0;
-    // Continues until some messages were cut off in the middle, which shows that the test met the case. The number of
-    // rounds depends on how the two threads run.
+    // Continues until some messages were cut off in the middle, which is the case that this test is about. The number
+    // of rounds depends on how the two threads run.
     for (std::uint64_t round = 0; round < 50 || (cut_off == 0 && round < 5000); ++round) {
         auto buffer = std::make_unique<std::uint64_t[]>(kSize / 8);
         const auto address = reinterpret_cast<std::uint64_t>(buffer.get());
@@ -167,14 +168,14 @@ TEST(SoftThreads, memory_is_the_owners_again_when_deregistering_returns) {
         for (std::uint64_t i = 0; i < 20; ++i) {
             ASSERT_EQ(a.post(i, IBV_WR_RDMA_WRITE, {a.sge(0, kSize)}, address, mr->rkey), 0);
         }
-        // The last word of the first packet is stored as an atomic. The load is relaxed: not it but the deregistration
-        // must order the engine's work before ours.
+        // The device stores the last word of the first packet atomically. The load here is relaxed, because the
+        // deregistration, and not this load, must order the engine's work before the work of this thread.
         const std::atomic_ref<std::uint64_t> first_packet(buffer[4096 / 8 - 1]);
-        // The sender is polled until then, since the link may still be full of the last round's packets.
+        // The loop polls the sender, because the link may still be full of the last round's packets.
         while (first_packet.load(std::memory_order_relaxed) == 0)
             (void)End::poll(a.send_cq.get());
         mr.reset();
-        // If the other thread's engine still used the buffer, this would be a race or a write into freed memory.
+        // If the other thread's engine still used the buffer, this write would be a race or would hit freed memory.
         std::memset(buffer.get(), 0xff, kSize);
         buffer.reset();
         if (const auto wc = a.sent(); wc && wc->status == IBV_WC_REM_ACCESS_ERR)

@@ -1,5 +1,5 @@
-// Unreliable connections of the software device: messages that arrive, messages that are lost silently, and local
-// failures.
+// Unreliable connections of the software device: messages that arrive, messages that are lost silently, and failures at
+// the sender or the receiver alone.
 #include "soft_fixture.hpp"
 
 namespace pollcore::test {
@@ -51,14 +51,14 @@ TEST_F(SoftUc, sends_and_writes_arrive_whole_and_in_order) {
 }
 
 TEST_F(SoftUc, a_message_that_loses_a_packet_is_lost_and_its_receive_serves_the_next) {
-    constexpr std::uint32_t kLong = 600 * 256;  // more than one move of the device sends
+    constexpr std::uint32_t kLong = 600 * 256;  // more packets than one move of the device sends
     fill(std::byte{1}, kLong);
     ASSERT_EQ(b.post_recv(1, {b.sge(0, kLong)}), 0);
     ASSERT_EQ(a.post(2, IBV_WR_SEND, {a.sge(0, kLong)}), 0);
-    EXPECT_FALSE(End::poll(a.send_cq.get()));  // the first packets have arrived
+    EXPECT_FALSE(End::poll(a.send_cq.get()));  // after this the first packets have arrived
     EXPECT_EQ(*b.at(0), std::byte{1});
     device->set_port_up(false);
-    EXPECT_FALSE(End::poll(a.send_cq.get()));  // some packets are lost now
+    EXPECT_FALSE(End::poll(a.send_cq.get()));  // the packets that are sent now are lost
     device->set_port_up(true);
     EXPECT_WC(a.sent(), 2, IBV_WC_SUCCESS);
     EXPECT_FALSE(b.received());
@@ -133,7 +133,7 @@ TEST_F(SoftUc, a_failed_send_stops_the_send_queue_until_it_is_moved_back) {
     EXPECT_EQ(a.state(), IBV_QPS_SQE);
     ASSERT_EQ(a.post(5, IBV_WR_SEND, {a.sge(0, 8)}), 0);
     EXPECT_WC(a.sent(), 5, IBV_WC_WR_FLUSH_ERR);
-    // In SQE the receive queue still works.
+    // In the state SQE the receive queue still works.
     ASSERT_EQ(b.post(6, IBV_WR_SEND, {b.sge(0, 8)}), 0);
     EXPECT_WC(a.received(), 2, IBV_WC_SUCCESS);
 
@@ -168,7 +168,7 @@ TEST_F(SoftUc, two_engines_hold_back_rather_than_lose) {
     End far(*device, {.type = QpType::uc, .domain = domain.get()});
     End near(*device, options());
     connect(near, far, {}, IBV_MTU_4096);
-    // These are more than the link holds while the far end does not poll.
+    // The link cannot hold all these messages while the far end does not poll.
     for (std::uint64_t id = 0; id < 8; ++id) {
         ASSERT_EQ(far.post_recv(id, {far.sge(0, 1u << 16)}), 0);
         ASSERT_EQ(near.post(id, IBV_WR_SEND, {near.sge(0, 1u << 16)}), 0);

@@ -1,4 +1,5 @@
-// Datagrams of the software device: the contents of the receive's buffer, who receives, and what is dropped.
+// Datagrams of the software device: the contents of the receive buffer, who receives a datagram, and which datagrams
+// are dropped.
 #include <arpa/inet.h>
 
 #include "soft_fixture.hpp"
@@ -56,8 +57,8 @@ TEST_F(SoftUd, the_payload_stands_behind_a_grh_and_the_completion_says_who_sent_
     }
 }
 
-// Bug found by the simulation: a queue pair that was never destroyed kept the parts of its device. The address
-// sanitizer tells more here.
+// Bug found by the simulation: if a queue pair was never destroyed, it kept the parts of its device alive. This test
+// shows more under the address sanitizer.
 TEST_F(SoftUd, a_way_does_not_lead_by_a_device_that_has_ended_before_its_thread_domain) {
     auto other = open_soft_device({.name = "ended", .fabric = device->fabric_name()});
     auto domain = other->create_thread_domain();
@@ -75,7 +76,7 @@ TEST_F(SoftUd, an_immediate_and_inline_bytes_arrive) {
     ASSERT_EQ(a.post_datagram(2, {a.sge(0, 100)}, to_b.get(), b.qp->qp_num, kQkey, IBV_WR_SEND_WITH_IMM,
                               IBV_SEND_SIGNALED | IBV_SEND_INLINE, 77),
               0);
-    std::memset(a.at(0), 6, 100);  // the payload was copied at posting
+    std::memset(a.at(0), 6, 100);  // has no effect, because the payload was copied when it was posted
     EXPECT_WC(a.sent(), 2, IBV_WC_SUCCESS);
     const auto received = b.received();
     EXPECT_WC(received, 1, IBV_WC_SUCCESS);
@@ -86,7 +87,8 @@ TEST_F(SoftUd, an_immediate_and_inline_bytes_arrive) {
 
 TEST_F(SoftUd, one_queue_pair_sends_to_many_and_each_gets_its_own) {
     const auto domain = device->create_thread_domain();
-    End c(*device, {.type = QpType::ud, .qkey = 9, .domain = domain.get()});  // its engine is newer than the handle
+    // The engine of c is created after the address handle.
+    End c(*device, {.type = QpType::ud, .qkey = 9, .domain = domain.get()});
     const auto other = open_soft_device({.name = "other", .clock_ns = clock.reader()});
     End d(*other, options());
     const UniqueAh to_d = a.way_to(d);
@@ -137,14 +139,14 @@ TEST_F(SoftUd, what_the_receiver_cannot_use_is_dropped_and_the_sender_is_not_tol
         ASSERT_EQ(a.post_datagram(1, {a.sge(0, 8)}, to_b.get(), qpn, qkey), 0);
         EXPECT_WC(a.sent(), 1, IBV_WC_SUCCESS);
     };
-    send(b.qp->qp_num, kQkey);  // no receive
+    send(b.qp->qp_num, kQkey);  // b has no receive yet
     ASSERT_EQ(b.post_recv(2, {b.sge(0, 100)}), 0);
     send(b.qp->qp_num, kQkey + 1);
-    send(b.qp->qp_num + 1000, kQkey);  // no such queue pair
-    send(0xffffff, kQkey);             // no such engine
+    send(b.qp->qp_num + 1000, kQkey);  // there is no such queue pair
+    send(0xffffff, kQkey);             // there is no such engine
     End connected(*device);
     ASSERT_EQ(connected.post_recv(3, {connected.sge(0, 100)}), 0);
-    send(connected.qp->qp_num, kQkey);  // not a UD queue pair
+    send(connected.qp->qp_num, kQkey);  // this is not a UD queue pair
     expect_nothing(connected);
     expect_nothing(b);
     device->set_port_up(false);
@@ -153,7 +155,7 @@ TEST_F(SoftUd, what_the_receiver_cannot_use_is_dropped_and_the_sender_is_not_tol
     expect_nothing(b);
     send(b.qp->qp_num, kQkey);
     EXPECT_WC(b.received(), 2, IBV_WC_SUCCESS);
-    // A datagram to a device that is gone.
+    // A datagram may also be sent to a device that is gone.
     std::uint32_t gone = 0;
     UniqueAh there;
     {
@@ -169,7 +171,8 @@ TEST_F(SoftUd, what_the_receiver_cannot_use_is_dropped_and_the_sender_is_not_tol
 TEST_F(SoftUd, a_privileged_qkey_stands_for_the_senders_own) {
     End c(*device, {.type = QpType::ud, .qkey = 55});
     ASSERT_EQ(c.post_recv(1, {c.sge(0, 100)}), 0);
-    ASSERT_EQ(a.post_datagram(2, {}, to_b.get(), c.qp->qp_num, 1u << 31 | 55), 0);  // sent with kQkey
+    // The datagram carries kQkey, the sender's own.
+    ASSERT_EQ(a.post_datagram(2, {}, to_b.get(), c.qp->qp_num, 1u << 31 | 55), 0);
     EXPECT_WC(a.sent(), 2, IBV_WC_SUCCESS);
     expect_nothing(c);
     ASSERT_EQ(b.post_recv(3, {b.sge(0, 100)}), 0);

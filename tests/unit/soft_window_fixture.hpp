@@ -1,5 +1,5 @@
-// Shared by the tests of the software device's memory windows: two ends, a window on one of them, and a peer that uses
-// it.
+// Shared by the tests of the software device's memory windows: two ends, a window on one end, and the other end as the
+// peer that uses the window.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ inline constexpr int kAtomic = IBV_ACCESS_REMOTE_ATOMIC;
 inline constexpr std::uint64_t kBegin = 4096;  // offset of the windows in their region
 inline constexpr std::uint64_t kLength = 1024;
 
-/// A range of an End's memory that its peer may use.
+/// A range of an End's memory to which a window is bound.
 struct Range {
     std::uint64_t offset = kBegin;
     std::uint64_t length = kLength;
@@ -58,7 +58,7 @@ inline int post_key(End& end, std::uint64_t wr_id, ibv_wr_opcode opcode, std::ui
     return ibv_post_send(end.qp.get(), &wr, &bad);
 }
 
-/// Gives `user`, which must not be connected yet, a QP in the PD of `owner`.
+/// Replaces the QP of `user` by one in the PD of `owner`. `user` must not be connected yet.
 inline void enter_pd(End& user, End& owner) {
     user.qp.reset();
     QpOptions options;
@@ -71,7 +71,7 @@ inline void enter_pd(End& user, End& owner) {
     user.device.modify(user.qp.get(), init.attr, init.mask);
 }
 
-/// b owns the memory and its windows, and a uses them.
+/// End b owns the memory and its windows, and end a uses them.
 struct WindowPair {
     explicit WindowPair(SoftDevice& device, ibv_mw_type type = IBV_MW_TYPE_2,
                         int mr_access = kAllAccess | IBV_ACCESS_MW_BIND, QpType qp_type = QpType::rc)
@@ -81,7 +81,7 @@ struct WindowPair {
         first_key = window->rkey;
         key = ibv_inc_rkey(first_key);
     }
-    /// Binds the window to the range. Afterwards window->rkey is the new key.
+    /// Binds the window to the range and returns the status. Afterwards window->rkey is the new key.
     [[nodiscard]] ibv_wc_status bind(const Range& range = {}) {
         if (window->type == IBV_MW_TYPE_1) {
             EXPECT_EQ(bind_type_1(b, 90, window.get(), range, b.mr.get()), 0);

@@ -1,5 +1,5 @@
-// Memory windows of the software device: binds among other requests, the effect of failures and retransmissions, and
-// two threads.
+// Memory windows of the software device: binds between other requests, the effects of failures and retransmissions, and
+// windows that two threads use.
 #include <array>
 #include <atomic>
 #include <thread>
@@ -21,7 +21,7 @@ TEST_F(SoftWindow, binds_complete_in_post_order_and_a_send_behind_one_arrives_wh
     ASSERT_EQ(post_key(b, 5, IBV_WR_LOCAL_INV, pair.key), 0);
     ASSERT_EQ(post_bind(b, 6, pair.window.get(), ibv_inc_rkey(pair.key), {}, b.mr.get(), IBV_SEND_FENCE), 0);
     ASSERT_EQ(b.post(7, IBV_WR_RDMA_WRITE, {b.sge(0, 8)}, pair.a.address(0), pair.a.mr->rkey), 0);
-    for (const std::uint64_t id : {1, 2, 3, 4, 5, 7})  // 6 is unsignaled
+    for (const std::uint64_t id : {1, 2, 3, 4, 5, 7})  // 6 has no completion, because it is unsignaled
         EXPECT_WC(b.sent(), id, IBV_WC_SUCCESS);
     EXPECT_FALSE(b.sent().has_value());
     EXPECT_WC(pair.a.received(), 50, IBV_WC_SUCCESS);
@@ -108,8 +108,8 @@ TEST_F(SoftWindow, the_verbs_make_and_free_windows_too) {
     EXPECT_THROW((void)none->create_mw(pd.get(), IBV_MW_TYPE_2), Error);
 }
 
-// A bind completes without the wire. The WQE behind it may then be the oldest when it fails in the same move, and no
-// timer runs for it.
+// A bind completes without a packet. If the WQE behind it fails in the same move of the device, that WQE may be the
+// oldest one, and no timer runs for it.
 TEST_F(SoftWindow, what_fails_in_the_move_of_a_bind_fails_once) {
     WindowPair pair(*device);
     ibv_sge bad_lkey = pair.b.sge(0, 16);
@@ -123,13 +123,13 @@ TEST_F(SoftWindow, what_fails_in_the_move_of_a_bind_fails_once) {
     EXPECT_WC(pair.b.sent(), 3, IBV_WC_WR_FLUSH_ERR);
     EXPECT_WC(pair.b.sent(), 4, IBV_WC_WR_FLUSH_ERR);
     for (int look = 0; look < 10; ++look) {
-        *clock.now += 10'000'000'000;  // longer than every acknowledgement timeout
+        *clock.now += 10'000'000'000;  // longer than any acknowledgement timeout
         EXPECT_FALSE(pair.b.sent().has_value());
     }
 }
 
-// When the new bind has completed, nobody uses the old binding any more, even if another thread moves its user's part
-// of the device.
+// When the new bind has completed, nothing uses the old binding any more. This holds even if another thread moves the
+// part of the device that serves the window's user.
 TEST(SoftWindowThreads, memory_is_the_owners_again_when_a_type_1_window_has_moved) {
     const auto device = open_soft_device({});
     const auto left = device->create_thread_domain();
@@ -140,7 +140,7 @@ TEST(SoftWindowThreads, memory_is_the_owners_again_when_a_type_1_window_has_move
         End owner(*device, {.mr_access = kAllAccess | IBV_ACCESS_MW_BIND, .domain = left.get()});
         owner.ready_to_receive(owner.info(), {});
         owner.ready_to_send({});
-        // It is in the owner's PD, but the other thread serves it.
+        // `served` gets a QP in the owner's PD, but the other thread serves it.
         End served(*device, {.memory = 4096, .domain = right.get()}),
             user(*device, {.memory = kSize, .domain = right.get()});
         served.qp.reset();
@@ -177,7 +177,7 @@ TEST(SoftWindowThreads, memory_is_the_owners_again_when_a_type_1_window_has_move
             std::this_thread::yield();
         ASSERT_EQ(bind_type_1(owner, 2, window.get(), {.offset = kSize, .length = 64}, owner.mr.get()), 0);
         EXPECT_WC(owner.sent(), 2, IBV_WC_SUCCESS);
-        // If the other thread's engine still wrote here, this would be a race.
+        // If the other thread's engine still wrote here, this write would be a race.
         std::memset(owner.at(0), 0xff, kSize);
         done.store(true, std::memory_order_relaxed);
         writer.join();

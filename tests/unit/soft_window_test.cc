@@ -1,4 +1,5 @@
-// Memory windows of the software device: what a bind opens, to whom and until when, and which requests are refused.
+// Memory windows of the software device: which access a bind gives, to whom and until when, and which requests are
+// refused.
 #include "soft_window_fixture.hpp"
 
 namespace pollcore::test {
@@ -128,7 +129,7 @@ TEST_F(SoftWindow, a_bind_that_the_specification_forbids_fails_and_breaks_its_qp
         WindowPair pair(*device, test.type, test.mr_access);
         EXPECT_EQ(pair.bind(test.range), IBV_WC_MW_BIND_ERR);
         EXPECT_EQ(pair.b.state(), IBV_QPS_ERR);
-        pair.b.mr.reset();  // nothing is bound to it
+        pair.b.mr.reset();  // succeeds, because no window is bound to the region
     }
     WindowPair plain(*device, IBV_MW_TYPE_2, IBV_ACCESS_MW_BIND);
     EXPECT_EQ(plain.bind({.access = kRead}), IBV_WC_SUCCESS) << "reading needs no right of the region's own";
@@ -152,7 +153,7 @@ TEST_F(SoftWindow, a_bind_with_what_is_of_another_pd_fails) {
 TEST_F(SoftWindow, a_type_2_window_is_bound_once_and_again_after_its_invalidation) {
     WindowPair pair(*device);
     std::uint32_t key = pair.key;
-    for (int round = 0; round < 600; ++round) {  // more rounds than a window has keys
+    for (int round = 0; round < 600; ++round) {  // more rounds than a window has different keys
         ASSERT_EQ(post_bind(pair.b, 1, pair.window.get(), key, {}, pair.b.mr.get()), 0);
         EXPECT_WC(pair.b.sent(), 1, IBV_WC_SUCCESS);
         pair.window->rkey = key;
@@ -247,7 +248,7 @@ TEST_F(SoftWindow, a_send_with_invalidate_ends_the_binding_and_tells_the_receive
     EXPECT_EQ(received->invalidated_rkey, pair.key);
     EXPECT_EQ(received->byte_len, 16u);
     EXPECT_EQ(received->opcode, IBV_WC_RECV);
-    pair.b.mr.reset();  // nothing is bound to it any more
+    pair.b.mr.reset();  // succeeds, because no window is bound to the region any more
     EXPECT_EQ(pair.use(IBV_WR_RDMA_WRITE, pair.at(kBegin), pair.key), IBV_WC_REM_ACCESS_ERR);
 }
 
@@ -266,7 +267,7 @@ TEST_F(SoftWindow, on_an_unreliable_connection_it_opens_its_range_too) {
     for (const ibv_mw_type type : {IBV_MW_TYPE_1, IBV_MW_TYPE_2}) {
         WindowPair pair(*device, type, kAllAccess | IBV_ACCESS_MW_BIND, QpType::uc);
         std::uint64_t& first = pair.b.memory[kBegin / 8];
-        // The writer does not learn whether its write was allowed.
+        // On UC the writer does not learn whether its write was allowed.
         const auto write = [&](std::uint64_t value, std::uint64_t offset, std::uint32_t length = 8) {
             pair.a.memory[0] = value;
             EXPECT_EQ(pair.use(IBV_WR_RDMA_WRITE, pair.at(offset), pair.key, length), IBV_WC_SUCCESS);

@@ -1,4 +1,4 @@
-// The ring: every operation, with the indices at zero, at the end of the slots and at the end of the integers.
+// The ring: every operation, with indices at zero, at the end of the slots and at the end of the integer range.
 #include "pollcore/spsc_ring.hpp"
 
 #include <algorithm>
@@ -147,7 +147,7 @@ TEST_P(RingAt, AProducerBeginsWhereTheOneBeforeItLeftOff) {
     ASSERT_TRUE(producer.try_push(item<Completion>(1)));
     ASSERT_EQ(consumer.peek(1), 1u);
     consumer.release(1);
-    // One item less than there is room for once the release is published.
+    // After the release is published, the ring will have room for one more item than this.
     for (std::uint64_t tag = 2; tag <= capacity(); ++tag) {
         ASSERT_TRUE(producer.try_push(item<Completion>(tag)));
     }
@@ -183,7 +183,7 @@ TEST_P(RingAt, BatchesAndSingleItemsMixInAnyWay) {
         for (std::size_t i = 0; i < got; ++i) {
             ASSERT_EQ(consumer.slot(i).tag, taken + i);
         }
-        // Sometimes one item that was seen is not released yet.
+        // In some rounds the last item that was seen is not released yet.
         const std::size_t released = got - (got > 1 ? round % 2 : 0);
         consumer.release(released);
         consumer.publish();
@@ -217,7 +217,7 @@ INSTANTIATE_TEST_SUITE_P(Starts, RingAt,
                          ::testing::Values(Start{1, 0}, Start{2, 0}, Start{4, 0}, Start{64, 0}, Start{1024, 0},
                                            Start{1, kEnd}, Start{2, kEnd - 1}, Start{4, 3}, Start{4, kEnd - 1},
                                            Start{64, 63}, Start{64, kEnd - 100}, Start{1024, kEnd},
-                                           // The lap byte wraps.
+                                           // In these cases the lap byte wraps around.
                                            Start{4, 4 * 255 - 2}, Start{4, 4 * 256 - 2}, Start{64, 64ull * 256 - 1}),
                          start_name);
 

@@ -1,4 +1,4 @@
-// Write rings: how a reader treats memory that another process writes.
+// Write rings: how a reader treats memory into which another process writes.
 #include "worker/write_ring.hpp"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ std::uint64_t sum_of(const std::vector<std::byte>& payload) {
     return sum.finish();
 }
 
-/// A ring, and a writer that behaves like a worker at the other end.
+/// A ring, and a writer that behaves like a worker at the other end of a connection.
 struct RingWorld {
     explicit RingWorld(bool order, std::uint32_t held = 16, std::uint32_t position = 0)
         : memory(kLines * kCacheLine), ring(memory.data(), kLines, held, 4711, position), in_order(order) {
@@ -35,13 +35,13 @@ struct RingWorld {
         ring.begin({1, 1}, in_order);
         written = ring.next();
     }
-    /// Lines that the next record needs.
+    /// The number of lines that the next record needs, including lines that it skips.
     [[nodiscard]] std::uint32_t cost(std::uint32_t length) const { return record_lines(length) + skip(length); }
     [[nodiscard]] std::uint32_t skip(std::uint32_t length) const {
         const std::uint32_t to_end = kLines - written % kLines;
         return record_lines(length) > to_end ? to_end : 0;
     }
-    /// The words of the next record, and their places.
+    /// The words of the next record, and where they belong.
     struct Words {
         std::uint64_t* at = nullptr;
         std::vector<std::uint64_t> words;
@@ -76,7 +76,7 @@ struct RingWorld {
         const std::byte* first = memory.data() + (record.place + 1) * kCacheLine - record_bytes(record.header.length);
         return {first, first + record.header.length};
     }
-    /// Looks so often that nothing can be missed.
+    /// Looks so many times that it cannot miss a record.
     [[nodiscard]] WriteRing::Look look(WriteRing::Record& record) {
         for (int i = 0; i < 300; ++i) {
             if (const WriteRing::Look found = ring.look(record); found != WriteRing::Look::nothing) {
@@ -150,7 +150,7 @@ TEST_P(WriteRingOrder, gives_every_record_once_and_in_order_whatever_is_given_ba
     }
 }
 
-// The longest record has room as soon as three quarters are free, wherever the last record ended.
+// Wherever the last record ended, the longest record has room as soon as three quarters of the ring are free.
 TEST_P(WriteRingOrder, has_room_for_the_longest_record_before_the_last_quarter_is_known_to_be_free) {
     for (std::uint32_t lines = 1; lines <= kLines; ++lines) {
         RingWorld world(GetParam(), 16, lines);
@@ -163,7 +163,8 @@ TEST(WriteRing, shows_no_record_before_its_last_word_whatever_the_order_of_the_w
     std::mt19937 random(3);
     for (int round = 0; round < 1000; ++round) {
         const RingWorld::Words record = world.make(bytes(random, random() % 200));
-        // The words that differ from the memory's contents. The zeros behind the payload may come at any time.
+        // Collects the words that differ from the memory's contents. The zeros behind the payload may arrive at any
+        // time, so they are written at once.
         std::vector<std::size_t> order;
         for (std::size_t i = 0; i < record.words.size(); ++i) {
             if (i >= record.payload_words && i + 3 < record.words.size()) {
@@ -201,7 +202,7 @@ TEST(WriteRing, shows_no_record_before_its_last_word_where_words_come_in_order) 
     }
 }
 
-// Only half of an 8-byte word may have arrived, as was seen on rxe.
+// It was seen on rxe that only half of an 8-byte word had arrived.
 TEST(WriteRing, shows_no_record_with_a_torn_word) {
     RingWorld world(false);
     std::mt19937 random(5);
@@ -250,7 +251,7 @@ TEST_P(WriteRingOrder, takes_nothing_of_an_earlier_life) {
 TEST_P(WriteRingOrder, calls_a_record_beyond_what_was_granted_a_lie) {
     RingWorld world(GetParam());
     WriteRing::Record record;
-    // Sixteen held records fill the whole ring.
+    // Sixteen records, all held by the application, fill the whole ring.
     for (int i = 0; i < 16; ++i) {
         world.write(world.make(std::vector<std::byte>(200)));
         ASSERT_EQ(world.look(record), WriteRing::Look::record);
@@ -262,7 +263,7 @@ TEST_P(WriteRingOrder, calls_a_record_beyond_what_was_granted_a_lie) {
     EXPECT_EQ(world.look(record), WriteRing::Look::lie);
 }
 
-// The writer knows the seed and seals any header.
+// A hostile writer knows the seed, so it can seal any header.
 TEST_P(WriteRingOrder, gives_nothing_that_is_not_within_the_ring_whatever_is_sealed) {
     std::mt19937 random(8);
     for (int round = 0; round < 4000; ++round) {
@@ -328,7 +329,7 @@ TEST(PayloadSum, is_of_the_bytes_however_they_are_cut) {
             at += n;
         }
         ASSERT_EQ(cut.finish(), sum_of(payload));
-        // The receiver adds whole words, with zeros behind the last byte.
+        // The receiver adds up whole words, with zeros behind the last byte of the payload.
         std::vector<std::uint64_t> words((payload.size() + 7) / 8);
         if (!payload.empty()) {
             std::memcpy(words.data(), payload.data(), payload.size());

@@ -1,5 +1,5 @@
-// Admission (I3) with every capacity at 1, 2 and 3: under random traffic no queue overflows, no request is refused for
-// good, and every limit is reached.
+// Admission (I3) with every capacity at its smallest values. Under random traffic no queue overflows, no request is
+// refused for ever, and every limit is reached.
 #include <map>
 #include <random>
 
@@ -16,10 +16,9 @@ struct Capacities {
     std::uint32_t completion_slots = 0;
     std::uint32_t send_depth = 0;
     std::uint32_t recv_depth = 0;
-    bool shared = false;  // receives go to a shared receive queue
+    bool shared = false;  // true: receives go to a shared receive queue
 };
 
-// Random traffic from a sender to a receiver.
 class Admission : public SenderReceiverFixture {
 protected:
     void make(const Capacities& capacities) {
@@ -27,7 +26,7 @@ protected:
         SteppedWorld::Options options;
         options.submission_slots = submission_slots;
         options.completion_slots = completion_slots;
-        make_world(options, send_depth + recv_depth + 2 * kMarkersPerQp);  // exactly what may be outstanding
+        make_world(options, send_depth + recv_depth + 2 * kMarkersPerQp);  // exactly as many CQEs as may be outstanding
         srq_ = shared ? &world->add_srq({.session = kReceiver, .depth = recv_depth}) : nullptr;
         pair({.shares = {{kSender, send_depth, 0}}}, {.shares = {{kReceiver, 0, shared ? 0 : recv_depth}}, .srq = srq_},
              {.rnr_retry = 7, .min_rnr_timer = 1});
@@ -53,7 +52,7 @@ protected:
             }
         }
     }
-    // Continues until nothing is in flight and each message has met a receive.
+    // Continues until nothing is in flight and each message has found a receive.
     void drain() {
         for (int i = 0; i < 10'000 && (messages_ != receives_ || in_flight() != 0); ++i) {
             if (messages_ < receives_) {
@@ -61,7 +60,8 @@ protected:
             } else if (receives_ < messages_) {
                 (void)submit_receive();
             } else if (i % 8 == 7 && world->session(kSender).figures().in_flight() != 0) {
-                (void)submit_counted(write(0));  // its completion proves that the unsignaled ones before it are done
+                // The completion of this write proves that the unsignaled requests before it are done.
+                (void)submit_counted(write(0));
             }
             turn();
         }

@@ -1,5 +1,5 @@
-// The worker's answers to the control thread: those that the control thread does not take for a while, and those that
-// it has been told to ignore.
+// The worker's answers to the control thread. Some answers are taken late, and some commands are ignored before their
+// answers are taken.
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -15,7 +15,7 @@ class Answers : public WorkerFixture {
 protected:
     void SetUp() override { make(); }
 
-    /// Begins the search for a window that the worker does not know, so the worker answers at once.
+    /// Begins the search for a window that the worker does not know. The worker therefore answers at once.
     std::uint64_t begin() { return world->proxy.begin_finding_window({.index = 1, .generation = 1}); }
     /// Begins more searches than the ring of answers has slots, and takes no answer.
     std::vector<std::uint64_t> fill() {
@@ -30,7 +30,7 @@ protected:
         world->step(static_cast<int>(kCommandSlots));
         return begun;
     }
-    /// Whether `command` is answered within a number of steps.
+    /// Whether the answer to `command` comes within 100 steps.
     bool answered(std::uint64_t command) {
         for (int steps = 0; steps < 100; ++steps) {
             if (const std::optional<bool> found = world->proxy.found(command)) {
@@ -77,7 +77,7 @@ TEST_F(Answers, ToWhatNobodyAsksAboutAreCountedAndNotKept) {
     world->proxy.ignore(answered_before);
     EXPECT_EQ(world->counters.answers_untaken.value(), 2u);
     EXPECT_EQ(world->proxy.found(answered_before), std::nullopt);
-    world->proxy.ignore(asked_about);  // its answer was taken
+    world->proxy.ignore(asked_about);  // no effect, because this answer was already taken
     EXPECT_EQ(world->counters.answers_untaken.value(), 2u);
 }
 

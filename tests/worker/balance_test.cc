@@ -1,7 +1,7 @@
-// Nobody starves: how long a quiet session waits on a worker that others flood, counted in steps.
+// No session starves. These tests count for how many steps a quiet session waits on a worker that other sessions flood.
 //
-// Each test measures the quiet session alone first, and then beside the flood. Its worst wait may grow by the bound
-// that the test states and not by more, however long the flood's queues are.
+// Each test measures the quiet session alone, and then beside the flood. The quiet session's worst wait may grow only
+// by the bound that the test states, however long the flood's queues are.
 #include <algorithm>
 #include <functional>
 
@@ -36,7 +36,7 @@ protected:
         const std::uint32_t session = shares[0].session;
         return {pair({.shares = std::move(shares), .send_cq = cq, .recv_cq = cq}).first, session};
     }
-    /// Submits as much as there is room for. False when there was none.
+    /// Submits requests until one is refused. Returns false if even the first was refused.
     bool fill(const Link& over, std::uint32_t session) {
         bool some = false;
         while (try_submit(write(1, {.qp = over.near}), session) == Refusal::none) {
@@ -45,11 +45,11 @@ protected:
         return some;
     }
 
-    /// The most steps between the submission of a single write and its completion, in many tries.
+    /// The largest number of steps between the submission of a single write and its completion, over 60 tries.
     int worst_wait(const Link& quiet, std::uint32_t session, const std::function<void()>& flood) {
         int worst = 0;
         for (std::uint64_t round = 0; round < 60; ++round) {
-            // The number of steps varies, so that the write meets the flood at every point.
+            // The number of steps before the write varies, so that the write meets the flood in different phases.
             for (std::uint64_t i = 0; i < 1 + round % 7; ++i) {
                 flood();
                 world->step();
@@ -87,7 +87,7 @@ TEST_P(Balance, AQuietCqWaitsNoLongerBesideBusyOnes) {
             flooded += fill(flood, flood.session);
         }
     });
-    // Each step polls each CQ for one burst. A packet may wait a step for its turn in the device.
+    // Each step polls each CQ for one burst. A packet may wait one step for its turn in the device.
     EXPECT_LE(beside, alone + 1) << "alone " << alone;
     EXPECT_GT(flooded, 100u);
     EXPECT_GT(world->cq(1).mark().taken, 4 * world->cq(quiet_cq).mark().taken) << "the others were not busy";
@@ -97,8 +97,9 @@ TEST_P(Balance, AQuietCqWaitsNoLongerBesideBusyOnes) {
 }
 
 TEST_P(Balance, AQuietSessionWaitsNoLongerBesideFloodingOnes) {
-    // All are on one CQ and more of them are ready than fit into its burst. The completions ahead of the quiet
-    // session's own are then bounded by the number that the floods may have outstanding.
+    // All sessions share one CQ, and more completions are ready than fit into one burst. The number of completions
+    // ahead of the quiet session's own completion is then bounded by the number of requests that the floods may have
+    // outstanding.
     const std::uint32_t quiet_session = world->add_session();
     const std::uint32_t cq = world->add_cq(4096);
     const Link quiet = link({{quiet_session, 4, 0}}, cq);
@@ -134,8 +135,8 @@ TEST_P(Balance, AQuietSessionGetsItsTurnOnAQpThatOthersFlood) {
             fill(shared, session);
         }
     });
-    // The QP's budget goes to the session whose turn it is, and each session gets its turn. The write then queues
-    // behind the other sessions' requests in the send queue.
+    // In each step the QP's budget goes to one session, and each session gets its turn. The write then queues behind
+    // the other sessions' requests in the send queue.
     const int outstanding = kFloods * 8;
     EXPECT_LE(beside, alone + static_cast<int>(kFloods) + 1 + outstanding / 4) << "alone " << alone;
     RecordProperty("worst_wait_alone", alone);

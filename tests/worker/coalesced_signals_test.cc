@@ -1,5 +1,5 @@
-// QueuePairOptions::coalesce_signals: the requests of a chain share the completion of its last one. Only the timing of
-// the completions shows it.
+// QueuePairOptions::coalesce_signals: the requests of a chain share the CQE of the chain's last request. An application
+// can notice this only by the time at which its completions come.
 #include <array>
 #include <cstdint>
 #include <set>
@@ -31,7 +31,7 @@ std::vector<Status> statuses_of(const std::vector<Completion>& completions) {
     return statuses;
 }
 
-/// Parameter: whether the queue pair's requests are ordinary (fast path) or go the general way.
+/// Parameter. True: the queue pair's requests are ordinary and take the fast path. False: they take the general way.
 class CoalescedSignalsTest : public WorkerFixture, public ::testing::WithParamInterface<bool> {
 protected:
     [[nodiscard]] static SteppedWorld::QpShape shape() { return {.ordinary = GetParam(), .coalesce_signals = true}; }
@@ -165,15 +165,16 @@ TEST_P(CoalescedSignalsTest, WideCompletionsToo) {
     EXPECT_EQ(device_completions(), 1u);
 }
 
-// A provider that accepts a chain up to the request that it refuses, or that loses completions. The faults enter where
-// real ones do, through the context's ops.
+// A provider that refuses some work requests of a chain, or that loses completions. The faults are inserted into the
+// context's ops, where real faults occur too.
 struct Script {
     ibv_context_ops device{};
-    std::set<std::uint64_t> refused;  // which work requests with an SGE, counted from 0, are refused
+    std::set<std::uint64_t> refused;  // which work requests are refused; those with an SGE are counted from 0
     std::uint64_t posted = 0;
-    bool loses = false;  // drops completions
+    bool loses = false;  // drops all completions
     bool holds = false;
-    bool loses_failure = false;  // drops the completion of the failed request, but not those of the flushed ones
+    // Drops the completion of the failed request, but not the completions of the flushed requests.
+    bool loses_failure = false;
 };
 Script script;
 
@@ -198,7 +199,7 @@ protected:
             return script.loses ? 0 : taken;
         };
     }
-    /// The worker reports that a queue pair cannot go on, and the control thread takes it to ERR.
+    /// The worker reports that a queue pair cannot go on, and the control thread then takes the queue pair to ERR.
     std::vector<Completion> all_after_the_device_was_told(std::size_t n) {
         world->step();
         const auto said = world->proxy.take_unasked();
@@ -222,19 +223,20 @@ TEST_P(CoalescedSignalsOnAFailingProvider, AMemoryKeyIsInUseUntilTheBurstHasEnde
     EXPECT_FALSE(world->uses_key(0, 0, source->lkey()));
 }
 
-// The requests behind the refused one are posted, and the last of them is signaled.
+// The requests behind the refused one are posted. The last of them is signaled, so the chain still has its CQE.
 TEST_P(CoalescedSignalsOnAFailingProvider, OneInTheMiddleMayBeRefused) {
     script.refused = {2};
     submit(std::array{write(0), write(1), write(2), write(3), write(4)});
     const std::vector<Completion> got = world->await(5);
-    EXPECT_EQ(tags_of(got), (Tags{2, 0, 1, 3, 4}));  // the refused request never was in the queue
+    // The refused request comes first, because it never was in the queue.
+    EXPECT_EQ(tags_of(got), (Tags{2, 0, 1, 3, 4}));
     for (const Completion& completion : got) {
         EXPECT_EQ(completion.status, completion.tag == 2 ? Status::post_refused : Status::success);
     }
     EXPECT_EQ(world->session().state(a->handle()), QpState::ready);
 }
 
-// No signaled request follows those that were posted.
+// The refused request is the last of the chain, so no signaled request follows the requests that were posted.
 TEST_P(CoalescedSignalsOnAFailingProvider, AChainWithoutItsLastFailsTheQueuePair) {
     for (const std::set<std::uint64_t>& refused : {std::set<std::uint64_t>{2}, {0, 2}, {1, 2}}) {
         begin();
@@ -273,7 +275,7 @@ TEST_P(CoalescedSignalsOnAFailingProvider, WhatIsInFlightInAnErrorIsFlushedOnce)
     EXPECT_EQ(world->session().figures().in_flight(), 0u);
 }
 
-// The device's completions no longer arrive.
+// The device completes the requests, but the completions are lost.
 TEST_P(CoalescedSignalsOnAFailingProvider, AResetCompletesWhatIsInFlight) {
     script.loses = true;
     submit(std::array{write(0), write(1), write(2)});
@@ -303,8 +305,8 @@ TEST_P(CoalescedSignalsOnAFailingProvider, UnsignaledOnesMayBeCutShort) {
     EXPECT_EQ(world->session().state(a->handle()), QpState::ready);
 }
 
-// The completion of the chain's last request never comes. The next chain's completion proves that the requests it
-// covered succeeded.
+// The CQE of the chain's last request never comes. The next chain's CQE proves that the requests before the last one
+// succeeded.
 TEST_P(CoalescedSignalsOnAFailingProvider, ALostCompletionIsSaidOfTheOneThatHadIt) {
     script.loses = true;
     submit(std::array{write(0), write(1), write(2)});
@@ -321,7 +323,7 @@ TEST_P(CoalescedSignalsOnAFailingProvider, ALostCompletionIsSaidOfTheOneThatHadI
         << "later bursts complete normally";
 }
 
-// The next completion covers the request that failed.
+// The CQE of the failed request is lost, so the next CQE, which is a flush, covers it.
 TEST_P(CoalescedSignalsOnAFailingProvider, AFlushProvesNoSuccess) {
     script.loses_failure = true;
     submit(std::array{write(0), with_bad_key(1), write(2, {.flags = 0}), write(3)});

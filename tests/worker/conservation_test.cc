@@ -1,5 +1,6 @@
-// I1 by sheer number: more than a million completions take each way. None is lost, none comes twice, and each is in its
-// place. No other test in one process meets an error that happens once in a million requests.
+// I1 with large numbers: more than a million completions take each of the three ways to the application. No completion
+// is lost, none comes twice, and all are in order. Only this test, in one process, is large enough to meet an error
+// that occurs once in a million requests.
 #include <array>
 #include <cstdint>
 #include <span>
@@ -13,14 +14,15 @@ namespace {
 
 class WorkerConservation : public WorkerFixture {
 protected:
-    static constexpr std::uint64_t kCompletions = 1'100'000;  // each way
+    static constexpr std::uint64_t kCompletions = 1'100'000;  // for each way
     static constexpr std::uint32_t kBurst = 16;
     static constexpr int kStepsMax = 1000;
 
     WorkerConservation() { make({.shares = {{0, 2 * kBurst, kBurst}}}); }
 
-    /// Submits the requests and polls until `wanted` completions have come or no more come. True if their tags are
-    /// `tag`, tag + apart, tag + 2 * apart and so on, and all are successes.
+    /// Submits the requests and polls until `wanted` completions have come, or until kStepsMax steps were made. Returns
+    /// true if exactly `wanted` completions came, all were successes, and their tags are `tag`, tag + apart, tag + 2 *
+    /// apart and so on.
     [[nodiscard]] bool carry_out(std::span<const WorkRequest> requests, std::uint32_t wanted, std::uint64_t tag,
                                  std::uint64_t apart) {
         Session& session = world->session();
@@ -40,8 +42,8 @@ protected:
         }
         return n == wanted && session.poll(completions) == 0;
     }
-    /// Each group of `each` requests has one completion, since only its last is signaled. `at_once` groups are in
-    /// flight at a time.
+    /// Submits requests in groups of `each`. Only the last request of a group is signaled, so each group has one
+    /// completion. `at_once` groups are in flight at a time.
     void carry_out_all(std::uint32_t each, std::uint32_t at_once) {
         std::array<WorkRequest, 2 * kBurst> requests;
         const std::uint32_t n = each * at_once;
@@ -65,7 +67,7 @@ TEST_F(WorkerConservation, NoneOfAMillionOrdinaryCompletionsIsLost) {
     EXPECT_GE(by_ring(), kCompletions);
 }
 
-// A signaled request behind an unsignaled one has its completion delivered the general way.
+// A signaled request that follows an unsignaled one is completed by the general way.
 TEST_F(WorkerConservation, NoneOfAMillionGeneralCompletionsIsLost) {
     carry_out_all(2, kBurst);
     EXPECT_GE(by_ring(), kCompletions);

@@ -1,5 +1,5 @@
-// Two sessions of one worker, stepped by hand, and pairs of queue pairs with credits between them: one session sends,
-// the other receives.
+// Two sessions of one worker that is stepped by hand, and pairs of queue pairs with flow control by credits. One
+// session sends, and the other session receives.
 #pragma once
 
 #include "flow/credit_flow.hpp"
@@ -32,7 +32,7 @@ protected:
         turn();
         ASSERT_TRUE(sender().agreed() && receiver().agreed());
     }
-    /// Posts a message directly to the device, so that flow control does not know of it.
+    /// Posts a message directly to the device, so that the sender's flow control does not know of the message.
     void post_past_the_worker(const Qp& qp, std::uint32_t length) {
         ibv_sge sge{.addr = source->addr(), .length = length, .lkey = source->lkey()};
         ibv_send_wr wr{};

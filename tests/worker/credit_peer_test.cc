@@ -1,5 +1,5 @@
-// Credits at the worker: the peer's terms and grants, also malicious ones, and the grants to the peer, also when many
-// peers share the receives.
+// Credits at the worker: the terms and grants that come from the peer, some of them malicious, and the grants to the
+// peer, also when many peers share the receives.
 #include <array>
 #include <random>
 
@@ -106,7 +106,8 @@ TEST_F(WorkerCreditTest, TermsThatAreNotWholeAreReadAgain) {
     EXPECT_EQ(sender().limits().message_max, 64u);
 }
 
-// Each connection is granted a part of the shared receives. Together the grants never exceed the posted receives.
+// Each connection is granted a part of the shared receives. The unused grants of all connections together never exceed
+// the posted receives.
 TEST_F(WorkerCreditTest, GrantsOverASharedReceiveQueueAddUpToWhatIsPosted) {
     make_world();
     SteppedWorld::Srq& srq = world->add_srq({.session = kReceiver, .depth = 13, .credit_connections = 4});
@@ -127,7 +128,7 @@ TEST_F(WorkerCreditTest, GrantsOverASharedReceiveQueueAddUpToWhatIsPosted) {
     };
     for (int i = 0; i < 60'000; ++i) {
         const std::size_t pair = random() % 4;
-        // The fourth is idle most of the time, and must not keep receives from the others.
+        // The fourth pair is idle most of the time. Its grants must not keep the other pairs from receiving.
         if ((pair != 3 || random() % 50 == 0) && try_submit(send(sent[pair], {.qp = from[pair]})) == Refusal::none) {
             ++sent[pair];
         }
@@ -153,7 +154,7 @@ TEST_F(WorkerCreditTest, GrantsOverASharedReceiveQueueAddUpToWhatIsPosted) {
     }
     EXPECT_GT(received[3], 50u);
     EXPECT_EQ(world->device->rnr_counts(), RnrCounts{});
-    // No more messages are sent, so grants stay unused.
+    // The senders stop, so some grants stay unused.
     for (int i = 0; i < 1000 && receiver(1).unused_grants() == 0; ++i) {
         posted += try_submit(recv(posted, {.srq = &srq})) == Refusal::none;
         turn(3);
@@ -161,22 +162,22 @@ TEST_F(WorkerCreditTest, GrantsOverASharedReceiveQueueAddUpToWhatIsPosted) {
         (void)world->poll(kSender);
     }
     ASSERT_NE(receiver(1).unused_grants(), 0u);
-    // No grant is lost when the senders begin again.
+    // Resetting the receiving queue pair loses no grant.
     for (int i = 0; i < 20; ++i) {
         ASSERT_TRUE(world->reset(*to[1]));
         turn(3);
         (void)world->poll(kReceiver);
         expect_bounded();
     }
-    // When a connection closes, its part goes to the others.
+    // After a connection has closed, the other connections get its part.
     ASSERT_TRUE(world->close(*to[0]));
     to.erase(to.begin());
     turn();
     expect_bounded();
 }
 
-// With many connections each part is small. One connection must be able to go on alone, without waiting for the others
-// to use their parts.
+// With many connections each connection's part is small. One connection must be able to go on alone, without waiting
+// until the other connections use their parts.
 TEST_F(WorkerCreditTest, OfManyOnAPooledSharedReceiveQueueOneGoesOnAlone) {
     make_world({.pool_buffers = 32});
     SteppedWorld::Pool& pool = world->add_pool(32, 64, kReceiver);
@@ -190,7 +191,8 @@ TEST_F(WorkerCreditTest, OfManyOnAPooledSharedReceiveQueueOneGoesOnAlone) {
         ASSERT_EQ(world->session(kReceiver).release(received[0]), Refusal::none);
         ASSERT_EQ(world->await(1, kSender).size(), 1u);
     }
-    // A message too long for its receive ends the connection, and the receive that it took comes back.
+    // A message that is too long for its receive ends the connection. The receive that the message took is posted
+    // again.
     for (const std::size_t bad : {0u, 1u, 2u}) {
         post_past_the_worker(*from[bad], 200);
         turn();
@@ -206,7 +208,7 @@ TEST_F(WorkerCreditTest, OfManyOnAPooledSharedReceiveQueueOneGoesOnAlone) {
     }
 }
 
-// A peer may write to its words of the block at any time.
+// A peer may write into this end's control block at any time.
 TEST_F(WorkerCreditTest, APeerCannotChangeWhatIsSaidOfUs) {
     make();
     for (auto& word : from[0]->block->own) {
@@ -229,7 +231,7 @@ TEST_F(WorkerCreditTest, AMessageBeyondTheGrantsOfASharedReceiveQueueEndsTheConn
     }
     submit(send(0));
     ASSERT_EQ(world->await(1, kSender).size(), 1u);
-    // The sender's worker is made to believe that it has more grants than it was given.
+    // The test makes the sender's worker believe that it has more grants than it was given.
     grant(GrantWord::pack(sender().consumed() + 6));
     for (std::uint64_t i = 1; i < 7; ++i) {
         submit(send(i));

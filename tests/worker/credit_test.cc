@@ -1,4 +1,4 @@
-// Credits at the worker: which requests wait and for how long, in what order they go, and how they end.
+// Credits at the worker: which requests wait and for how long, in what order they are posted, and how they end.
 #include <array>
 #include <cstring>
 
@@ -23,7 +23,7 @@ TEST_F(WorkerCreditTest, ASendWaitsForItsReceive) {
     EXPECT_TRUE(sent[0].ok());
 }
 
-// With rnr_retry = 0 the first message without a receive would end the queue pair.
+// The device's own post_recv, kept while a test has replaced it.
 int (*post_recv_of_device)(ibv_qp*, ibv_recv_wr*, ibv_recv_wr**) = nullptr;
 
 TEST_F(WorkerCreditTest, AReceiveThatTheProviderRefusesIsGrantedToNobody) {
@@ -40,7 +40,7 @@ TEST_F(WorkerCreditTest, AReceiveThatTheProviderRefusesIsGrantedToNobody) {
     const auto refused = world->poll(kReceiver);
     ASSERT_EQ(refused.size(), 1u);
     EXPECT_EQ(refused[0].status, Status::post_refused);
-    // There are no retries: a send that finds no receive would end the connection.
+    // The connection allows no retries: a send that found no receive would end it.
     submit(send(2));
     turn();
     EXPECT_TRUE(world->poll(kSender).empty());
@@ -127,7 +127,7 @@ TEST_F(WorkerCreditTest, WritesWithImmediateTakeAReceiveAndWritesDoNot) {
     EXPECT_EQ(received[0].imm_data, 0xabcdu);
 }
 
-// The session checks a whole burst of messages to one queue pair at once.
+// The session checks a whole burst of messages to one queue pair with one look at the limits.
 TEST_F(WorkerCreditTest, OfABurstTheSessionTakesWhatItsShareHasRoomForAndNoneThatIsTooLong) {
     make_world();
     add_pair({.shares = {{kSender, 16, 4}}, .flow = FlowControl::credits},
@@ -161,7 +161,7 @@ TEST_F(WorkerCreditTest, OfABurstAsManyGoTogetherAsThePeerHasReceivesAndOneTooLo
     for (std::uint64_t i = 0; i < 6; ++i) {
         submit(recv(i));
     }
-    turn();  // the peer has granted them
+    turn();  // now the peer has granted these receives
     const SteppedWorld::End& end = *world->ends[kSender];
     auto* const records = at_offset<QpRecord>(end.block, end.layout.records());
     records[from[0]->handle().index].longest.store(MessageLimitsWord{.message_max = 0xffffffff}.pack());
@@ -169,14 +169,15 @@ TEST_F(WorkerCreditTest, OfABurstAsManyGoTogetherAsThePeerHasReceivesAndOneTooLo
     for (std::uint64_t i = 0; i < burst.size(); ++i) {
         burst[i] = send(i);
     }
-    burst[2].sge.length = 9;  // as a library that ignores the limit would submit it
+    burst[2].sge.length = 9;  // a library that ignores the limit could submit this
     submit(burst);
     const std::uint64_t doorbells = world->worker.counters().send_doorbells.value();
     const std::uint64_t sends = world->worker.counters().sends.value();
     world->step();
     EXPECT_EQ(world->worker.counters().sends.value() - sends, 6u);
     EXPECT_EQ(world->worker.counters().send_doorbells.value() - doorbells, 1u);
-    EXPECT_EQ(world->worker.counters().waits_for_credit.value(), 3u + 1);  // one more waited before the terms had come
+    // 3 of this burst; 1 message waited before the terms had come
+    EXPECT_EQ(world->worker.counters().waits_for_credit.value(), 3u + 1);
     EXPECT_EQ(sender().consumed(), sender().granted());
     const auto received = world->await(6, kReceiver);
     ASSERT_EQ(received.size(), 6u);
@@ -191,7 +192,7 @@ TEST_F(WorkerCreditTest, OfABurstAsManyGoTogetherAsThePeerHasReceivesAndOneTooLo
     EXPECT_EQ(world->device->rnr_counts(), RnrCounts{});
 }
 
-// A client that bypasses the library could submit this.
+// A client that bypasses the library could submit this request.
 TEST_F(WorkerCreditTest, ASendWithoutSgesHasNoLengthToBeTooLong) {
     make();
     agree();
@@ -231,7 +232,7 @@ TEST_F(WorkerCreditTest, WhatWaitsForAPeerThatHasVanishedEnds) {
     options.worker.probe_cycles = kProbe;
     make(1, std::move(options));
     agree();
-    submit(send(7));  // no receive is granted for it
+    submit(send(7));  // the peer has granted no receive for this message
     turn();
     const std::uint64_t before = world->worker.counters().grants.value();
     for (int i = 0; i < 10; ++i) {
@@ -265,7 +266,7 @@ TEST_F(WorkerCreditTest, WhatWaitsKeepsItsBytesAndItsPieces) {
     ASSERT_EQ(world->session(kSender).try_submit(send(2), pieces), Refusal::none);
     ASSERT_EQ(world->session(kSender).try_submit_inline(send(3), std::span(text).first(3)), Refusal::none);
     turn();
-    text.fill(std::byte{0});  // the payload was copied at submission
+    text.fill(std::byte{0});  // has no effect, because the payload was copied at submission
     EXPECT_TRUE(world->uses_key(0, 0, source->lkey(), {}));
     for (std::uint64_t i = 0; i < 3; ++i) {
         submit(recv(i, {.to = kReceived + 64 * i}));
@@ -289,7 +290,7 @@ TEST_F(WorkerCreditTest, WhatWaitsKeepsItsBytesAndItsPieces) {
     EXPECT_FALSE(world->uses_key(0, 0, source->lkey(), {}));
 }
 
-// A session may change the contents of its ring at any time (I7).
+// A session may change the contents of its submission ring at any time (I7).
 TEST(WaitingRequests, KeepARequestAsItWasChecked) {
     struct Changed {
         [[nodiscard]] static WorkRequest copy(std::size_t) {
@@ -330,7 +331,7 @@ TEST_F(WorkerCreditTest, AnErrorFlushesWhatWaitsBehindWhatWasPosted) {
     ASSERT_EQ(ended.size(), 10u);
     for (std::uint64_t i = 0; i < 10; ++i) {
         EXPECT_EQ(ended[i].tag, i);
-        EXPECT_EQ(ended[i].status, i == 0 ? Status::success : Status::wr_flush_err);  // tag 0 had a receive
+        EXPECT_EQ(ended[i].status, i == 0 ? Status::success : Status::wr_flush_err);  // only tag 0 had a receive
     }
     EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
     EXPECT_TRUE(world->close(*from[0]));
@@ -342,7 +343,7 @@ TEST_F(WorkerCreditTest, WhatIsTakenInTheStepOfTheErrorEndsBehindWhatWaits) {
     submit(send(2));
     submit(send(3));
     turn();
-    // The worker takes the write in the same step in which it learns of the error.
+    // In one step the worker learns of the error and takes the write from the ring.
     world->proxy.while_parked(from[0]->handle(), QpState::ready, QpState::error, Status::wr_flush_err, [&] {
         Transition error = to_state(IBV_QPS_ERR);
         world->device->modify(from[0]->qp.get(), error.attr, error.mask);
@@ -362,7 +363,7 @@ TEST_F(WorkerCreditTest, AMessageThatIsTooLongIsRefusedWithTheLimitNamed) {
     add_pairs(1, {.shares = {{kReceiver, 16, 0}}, .pool = {.pool = &pool}});
     EXPECT_EQ(world->session(kSender).message_max(from[0]->handle()), 0u);
     const WorkRequest longer = send(1, {.length = 101});
-    // The peer's limit is not known yet.
+    // These are accepted, because the session does not know the peer's limit yet.
     submit(longer);
     submit(send(2));
     const auto ended = world->await(2, kSender);
@@ -457,7 +458,7 @@ TEST_F(WorkerCreditTest, AWindowWhoseBindWaitsIsInUse) {
     EXPECT_EQ(ended[1].tag, 2u);
     EXPECT_TRUE(ended[1].ok());
     EXPECT_TRUE(world->proxy.remove_region(handle));
-    // Also when the queue pair fails while the bind waits.
+    // The window and the region are also released if the queue pair fails while the bind waits.
     SteppedWorld::Window& other = world->add_window();
     const MrHandle again = world->make_bindable(*bindable.mr);
     submit(send(3));
@@ -469,7 +470,7 @@ TEST_F(WorkerCreditTest, AWindowWhoseBindWaitsIsInUse) {
     EXPECT_TRUE(world->proxy.remove_region(again));
 }
 
-// A write to memory raises no event, so a sleeping worker looks for credit from time to time.
+// A peer's write to memory raises no event, so a sleeping worker looks for credit from time to time.
 TEST_F(WorkerCreditTest, AWorkerThatSleepsLooksForCredit) {
     SteppedWorld::Options sleeping;
     sleeping.sleeps = true;

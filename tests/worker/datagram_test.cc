@@ -1,4 +1,5 @@
-// Datagrams at the worker: address handles come, are in use and go; completions of two slots never run out of room.
+// Datagrams at the worker: how address handles are added, used and removed, and that completions of two slots always
+// have room in the completion ring.
 #include <gtest/gtest.h>
 
 #include "worker_fixture.hpp"
@@ -17,7 +18,7 @@ protected:
         ah = world->make_ah({7, 3});
         world->proxy.add_ah(ah);
     }
-    /// From a to b.
+    /// A datagram from a to b.
     [[nodiscard]] WorkRequest datagram(std::uint64_t tag, std::uint8_t flags = kSignaled) const {
         WorkRequest request = send(tag, {.flags = flags});
         request.ud = {ah.handle, b->qp->qp_num};
@@ -31,9 +32,9 @@ protected:
 TEST_F(WorkerDatagrams, AHandleIsInUseInTheRingAndUntilItsSendIsKnownToHaveEnded) {
     EXPECT_FALSE(world->uses_ah(ah));
     submit(datagram(1, 0));
-    EXPECT_TRUE(world->uses_ah(ah));  // the question turns the worker, which takes the datagram meanwhile
+    EXPECT_TRUE(world->uses_ah(ah));  // uses_ah() steps the worker, which takes the datagram from the ring
     world->step(10);
-    EXPECT_TRUE(world->uses_ah(ah));  // unsignaled: nothing has proved yet that it was sent
+    EXPECT_TRUE(world->uses_ah(ah));  // the datagram is unsignaled, and nothing has proved yet that it was sent
     submit(datagram(2));
     ASSERT_EQ(world->await(1).size(), 1u);
     EXPECT_FALSE(world->uses_ah(ah));
@@ -42,7 +43,7 @@ TEST_F(WorkerDatagrams, AHandleIsInUseInTheRingAndUntilItsSendIsKnownToHaveEnded
 
 TEST_F(WorkerDatagrams, AReceiveIsNoUseOfAHandle) {
     WorkRequest receive = recv(1);
-    receive.ud = {ah.handle, 1};  // receives ignore it
+    receive.ud = {ah.handle, 1};  // the worker ignores this field of a receive
     submit(receive);
     EXPECT_FALSE(world->uses_ah(ah));
     world->step(10);
@@ -91,7 +92,7 @@ TEST_F(WorkerDatagrams, AnErrorEndsUnsignaledOnesToo) {
     submit(datagram(2, 0));
     submit(datagram(3, 0));
     world->step(10);
-    ASSERT_EQ(world->poll().size(), 1u);  // the receive
+    ASSERT_EQ(world->poll().size(), 1u);  // this is the receive's completion
     world->to_error(*a);
     world->step(10);
     EXPECT_EQ(world->session().figures().retired, 2u);

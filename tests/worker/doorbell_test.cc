@@ -1,5 +1,5 @@
-// How often a burst calls the provider, counted at the provider's entry points: once for each queue's chain, whatever
-// the chain contains.
+// How many post calls a burst needs, counted at the provider's entry points. There is one call for each queue's chain,
+// whatever the chain contains.
 #include <array>
 #include <cstdint>
 #include <tuple>
@@ -11,7 +11,7 @@
 namespace pollcore::testing {
 namespace {
 
-// The device's own ops, which the counting ones call. One test at a time runs in one thread.
+// The device's own ops, which the counting functions call. Only one test at a time uses this, in one thread.
 ibv_context_ops device_ops;
 struct Calls {
     std::uint64_t sends = 0;
@@ -40,7 +40,7 @@ protected:
             return device_ops.post_srq_recv(srq, wr, bad);
         };
     }
-    /// In one step the worker takes all that was submitted, and makes this many calls.
+    /// Makes one step, in which the worker takes all submitted requests, and compares the number of post calls.
     void expect(const Calls& expected) {
         world->step();
         EXPECT_EQ(calls.sends, expected.sends);

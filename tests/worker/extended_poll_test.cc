@@ -1,4 +1,4 @@
-// The worker on CQs that it polls by ibv_start_poll, and providers whose extended polling goes wrong.
+// The worker on CQs that it polls by ibv_start_poll, also on providers whose extended polling fails.
 #include <algorithm>
 
 #include <gtest/gtest.h>
@@ -8,13 +8,14 @@
 namespace pollcore::testing {
 namespace {
 
-// What the scripted functions do in place of the CQ's own. One test at a time runs in one thread.
+// The scripted functions below replace the CQ's own and follow this script. Only one test at a time uses it, in one
+// thread.
 struct PollScript {
     decltype(ibv_cq_ex::start_poll) start = nullptr;
     decltype(ibv_cq_ex::next_poll) next = nullptr;
     decltype(ibv_cq_ex::end_poll) end = nullptr;
     int start_fails_with = 0;
-    int next_fails_with = 0;  // after `next_allowed` completions
+    int next_fails_with = 0;  // returned after `next_allowed` completions
     int next_allowed = 0;
     int started = 0;
     int ended = 0;
@@ -42,7 +43,7 @@ void scripted_end(ibv_cq_ex* cq) {
     poll_script.end(cq);
 }
 
-// Soft-RoCE's ibv_next_poll (rdma-core 44) leaves the CQ unusable when it finds nothing.
+// With Soft-RoCE (rdma-core 44), the CQ cannot be used any more after ibv_next_poll has found no completion.
 int unusable_next(ibv_cq_ex* cq) {
     ADD_FAILURE() << "ibv_next_poll was called on a provider where it cannot be";
     return poll_script.next(cq);
@@ -75,7 +76,7 @@ protected:
 };
 
 TEST_F(ExtendedPoll, BringsEverythingInOrderAndEndsEachBatchThatItStarted) {
-    // The worker must not fall back on ibv_poll_cq.
+    // The worker must not use ibv_poll_cq as well.
     world->device->context()->ops.poll_cq = [](ibv_cq*, int, ibv_wc*) -> int {
         ADD_FAILURE() << "ibv_poll_cq";
         return 0;
@@ -105,7 +106,7 @@ TEST_F(ExtendedPoll, ReadsOfAnErrorOnlyWhatIsValid) {
     bad.rkey ^= 0x5500;
     submit(bad);
     submit(request(Opcode::send_with_imm, 3));
-    std::vector<Completion> completions = world->await(3);  // the peer's receive is flushed, too
+    std::vector<Completion> completions = world->await(3);  // the third completion is the peer's flushed receive
     ASSERT_EQ(completions.size(), 3u);
     for (const Completion& completion : completions) {
         EXPECT_EQ(completion.vendor_err, 0x77u);
@@ -168,7 +169,7 @@ TEST_P(ABatchThatFails, InItsMiddleKeepsWhatWasRead) {
     for (std::uint64_t tag = 0; tag < 4; ++tag) {
         submit(write(tag));
     }
-    world->step();  // all four complete in the device at once
+    world->step();  // all four requests complete in the device at once
     const auto read = world->poll();
     ASSERT_EQ(read.size(), 2u);
     for (std::uint64_t tag = 0; tag < 2; ++tag) {
@@ -181,7 +182,7 @@ TEST_P(ABatchThatFails, InItsMiddleKeepsWhatWasRead) {
     EXPECT_EQ(world->worker.counters().failed_polls.value(), 1u);
     EXPECT_EQ(world->session().cause(a->handle()), Status::fatal_err);
     EXPECT_TRUE(world->poll().empty());
-    // The remaining requests complete once the QP is gone (H2).
+    // The remaining requests complete after the QP has been destroyed (H2).
     const QpHandle handle = a->handle();
     world->proxy.park(handle);
     ASSERT_EQ(world->device->destroy(a->qp.get()), 0);
@@ -194,7 +195,7 @@ TEST_P(ABatchThatFails, InItsMiddleKeepsWhatWasRead) {
     EXPECT_EQ(world->session().figures().in_flight(), 0u);
 }
 
-// mlx5 answers with a negative number.
+// mlx5 returns a negative number.
 INSTANTIATE_TEST_SUITE_P(Errors, ABatchThatFails, ::testing::Values(EIO, -2));
 
 TEST_F(ExtendedPoll, WhereNextCannotBeCalledEachCompletionHasAStartAndAnEndOfItsOwn) {
@@ -214,8 +215,8 @@ TEST_F(ExtendedPoll, WhereNextCannotBeCalledEachCompletionHasAStartAndAnEndOfIts
     EXPECT_EQ(poll_script.ended, 16);
 }
 
-/// CQs with time stamps for session 0 but not for session 1; the sessions share both queue pairs. The time read from
-/// the CQ is the number of reads so far.
+/// The CQs have time stamps. Session 0 asks for them and session 1 does not; the sessions share both queue pairs. The
+/// time that is read from the CQ counts the reads so far.
 class TimedPoll : public ExtendedPoll {
 protected:
     static constexpr std::uint32_t kTimed = 0;
@@ -290,7 +291,7 @@ TEST_F(TimedPoll, GivesASignaledOneItsOwnTimeBehindOthersThatAreNot) {
     std::uint64_t last = 0;
     for (std::size_t i = 0; i < 4; ++i) {
         EXPECT_EQ(completions[i].tag, 3 * i + 2);
-        // The worker's own signaled requests have stamps, too, but no session gets them.
+        // The requests that the worker signaled on its own account have time stamps too, but no session gets them.
         EXPECT_GT(completions[i].device_time, last);
         last = completions[i].device_time;
     }
@@ -319,13 +320,13 @@ TEST_F(TimedPoll, GivesNoneToWhatFailedInTheMiddleOfABurstNorToWhatIsFlushed) {
     EXPECT_EQ(reads, 1u);
 }
 
-// The provider loses the completion of a signaled request. The runtime completes that request while it holds the time
-// of the next one.
+// The provider loses the completion of a signaled request. The runtime completes that request itself while it handles
+// the next completion, and must not give it the next completion's time.
 TEST_F(TimedPoll, GivesNoneToWhatTheRuntimeCompletesInPlaceOfTheDevice) {
     static std::uint64_t left_out = 0;
     submit(write(1));
     submit(write(2));
-    world->step();  // both complete
+    world->step();  // now both writes are complete
     ASSERT_EQ(polled().size(), 2u);
     submit(write(3));
     submit(write(4));

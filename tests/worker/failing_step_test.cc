@@ -1,5 +1,5 @@
-// The step in which a queue pair fails: requests behind the error are not posted, end in their turn, and take nothing
-// from others.
+// The step in which a queue pair fails. The requests behind the error are not posted, they end in their order, and they
+// take nothing from other queue pairs.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -13,12 +13,12 @@
 namespace pollcore::testing {
 namespace {
 
-// What the provider's ops do here. One test at a time runs in one thread.
+// What the provider's ops do in these tests. Only one test at a time uses this, in one thread.
 struct Posts {
     int (*post_send)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
     int (*post_recv)(ibv_qp*, ibv_recv_wr*, ibv_recv_wr**) = nullptr;
     const ibv_qp* watched = nullptr;
-    std::uint64_t posted = 0;  // to `watched`
+    std::uint64_t posted = 0;  // work requests posted to `watched`
     bool refuse_recvs = false;
     std::uint64_t recv_posts = 0;
 };
@@ -33,7 +33,8 @@ int watched_post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
 
 int refusing_post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad) {
     ++posts.recv_posts;
-    if (posts.refuse_recvs && posts.recv_posts < 100'000) {  // the limit ends a step that would go on for ever
+    // The limit ends a step that would otherwise go on for ever.
+    if (posts.refuse_recvs && posts.recv_posts < 100'000) {
         *bad = wr;
         return ENOMEM;
     }
@@ -52,7 +53,7 @@ protected:
         return world->session(session).state(qp.handle());
     }
 
-    static constexpr std::uint64_t kLie = 5000;  // grants without receives behind them
+    static constexpr std::uint64_t kLie = 5000;  // a count of grants that no receives stand behind
 };
 
 TEST_F(FailingStepTest, AReceiveBehindARefusedOneEnds) {
@@ -85,7 +86,7 @@ TEST_F(FailingStepTest, AReceiveKeepsTheStatusThatItWasTakenWith) {
     world->step();
     world->soft().fail();
     world->proxy.park(to[0]->handle());
-    submit(recv(2));  // stays in the ring while the queue pair is parked
+    submit(recv(2));  // this receive stays in the ring while the queue pair is parked
     world->proxy.unpark(to[0]->handle(), QpState::error, Status::general_err, true);
     world->step();
     EXPECT_TRUE(world->poll(kReceiver).empty());
@@ -109,7 +110,7 @@ TEST_F(FailingStepTest, ItsPeerIsNotWrittenTo) {
     posts.watched = from[0]->qp.get();
     submit(send(7));
     turn(5);
-    world->now += 10'000'000;  // time for a probe
+    world->now += 10'000'000;  // lets enough time pass for a probe
     grant(GrantWord::pack(kLie));
     world->step();
     EXPECT_EQ(state(*from[0]), QpState::error);
@@ -124,7 +125,7 @@ TEST_F(FailingStepTest, AMessageThatIsAnnouncedWithTermsThatCannotBeIsNotRead) {
     turn(5);
     watch_posts();
     posts.watched = to[0]->qp.get();
-    // The device writes both, bypassing the peer's worker, so that they arrive together.
+    // The test posts both writes directly to the device, so that the terms and the announcement arrive together.
     const FlowTerms::Words terms = FlowTerms{.depth = 0, .message_max = 64}.sealed();
     const Announcement::Words what =
         Announcement{.addr = source->addr(), .rkey = source->rkey(), .length = 500, .number = 1}.pack();
@@ -167,7 +168,7 @@ TEST_F(FailingStepTest, WhatItsPeerWasPromisedIsOthersBeforeItIsClosed) {
     EXPECT_EQ(srq.grants->granted(), receiver(1).unused_grants());
 }
 
-// A provider that is out of memory refuses the same receives again and again.
+// A provider that is out of memory may refuse the same receives many times.
 TEST_F(FailingStepTest, ReceivesThatAreRefusedAreTriedAgainAndTheStepEnds) {
     constexpr std::size_t kQueuePairs = 8;
     make_world({.pool_buffers = 1024});

@@ -1,4 +1,4 @@
-// How sessions of different processes share a worker (ClientShare), counted in steps.
+// How sessions of different processes share a worker (ClientShare). The tests count requests and steps.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -33,8 +33,8 @@ protected:
         target = &buffer(65536);
     }
 
-    /// Adds a session with a queue pair of its own. `client`: the process that it belongs to; null: the worker's own
-    /// process.
+    /// Adds a session that has its own queue pair. `client` is the process that owns the session; null: the worker's
+    /// own process.
     Qp& add_session(ClientShare* client) {
         const std::uint32_t session = world->add_session(client);
         return *pair({.shares = {{session, kDepth / 2, 16}}}).first;
@@ -44,7 +44,7 @@ protected:
                Refusal::none) {
         }
     }
-    /// Requests that the worker has taken.
+    /// The number of requests that the worker has taken from the session's ring.
     [[nodiscard]] std::uint64_t taken(const Qp& qp) {
         return world->ends[qp.end->options().shares[0].session]->worker_end->submissions().released();
     }
@@ -86,7 +86,7 @@ TEST_F(FairShare, CountsBytesToo) {
     ClientShare of_small;
     Qp& bulk = add_session(&of_bulk);
     Qp& small = add_session(&of_small);
-    constexpr std::uint32_t kLong = 60 * 1024;  // counts as 15 small ones: nearly two steps' share
+    constexpr std::uint32_t kLong = 60 * 1024;  // counts as 15 small requests, which is nearly the share of two steps
     for (int step = 0; step < 400; ++step) {
         fill(bulk, kLong);
         fill(small, 8);
@@ -99,8 +99,8 @@ TEST_F(FairShare, CountsBytesToo) {
     EXPECT_GT(taken(small), 10 * taken(bulk));
 }
 
-// A refused request costs as much of its process's share as one that is carried out. Garbage therefore costs the
-// neighbours no more than work does.
+// A refused request uses as much of its process's share as a request that is carried out. Garbage therefore takes no
+// more from other processes than work does.
 TEST_F(FairShare, IsNoMoreForAProcessThatFillsItsRingsWithGarbage) {
     constexpr std::uint64_t kSteps = 400;
     struct Rings {
@@ -125,7 +125,7 @@ TEST_F(FairShare, IsNoMoreForAProcessThatFillsItsRingsWithGarbage) {
         std::generate(words.begin(), words.end(), std::ref(random));
         auto request = std::bit_cast<WorkRequest>(words);
         request.num_sge %= 2;
-        request.flags &= static_cast<std::uint8_t>(~kInline);  // one slot each
+        request.flags &= static_cast<std::uint8_t>(~kInline);  // without inline payload, so each request is one slot
         request.sge.length %= ClientShare::kRequest;
         return request;
     };

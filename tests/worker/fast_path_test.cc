@@ -1,5 +1,5 @@
-// Ordinary requests take a path of their own (fast_path.cc): which requests it leaves to the general way, and that no
-// one can tell which way a request went.
+// Ordinary requests take the fast path (fast_path.cc). These tests check which requests the fast path leaves to the
+// general way, and that an application cannot tell which way a request took.
 #include <array>
 #include <cstring>
 #include <vector>
@@ -92,7 +92,8 @@ TEST_F(FastPathTest, InlinePayloadsArriveWhateverTheirLengthIs) {
     }
 }
 
-// The session refuses each of these. They reach the worker only if a process writes the ring itself.
+// The session refuses each of these requests. They reach the worker only if a process bypasses the session and writes
+// to the ring itself.
 TEST_F(FastPathTest, WhatNoSessionLetsThroughTheWorkerRefuses) {
     make({.shares = {{0, 4, 4}}, .inline_max = 8});
     const auto with = [&](auto change) {
@@ -109,7 +110,7 @@ TEST_F(FastPathTest, WhatNoSessionLetsThroughTheWorkerRefuses) {
         with([](WorkRequest& r) {
             r.flags = kInline | kSignaled;
             r.sge.length = 16;
-        }),  // beyond inline_max
+        }),  // longer than inline_max
         with([](WorkRequest& r) {
             r.flags = kInline | kSignaled;
             r.sge.length = 4;
@@ -119,7 +120,7 @@ TEST_F(FastPathTest, WhatNoSessionLetsThroughTheWorkerRefuses) {
     RingProducer<WorkRequest> ring = world->raw();
     for (std::size_t i = 0; i < bad.size(); ++i) {
         bad[i].tag = i;
-        // The bad request follows an ordinary one in the same burst.
+        // In the ring, each bad request follows an ordinary one in the same burst.
         ASSERT_EQ(ring.reserve(2), 2u);
         ring.write(0, write(100 + i));
         ring.write(1, bad[i]);

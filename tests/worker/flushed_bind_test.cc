@@ -1,4 +1,4 @@
-// A bind that is flushed: the device may have carried it out, so the window's key is unknown.
+// A bind that is flushed. The device may have carried it out all the same, so nobody knows the window's key.
 #include <gtest/gtest.h>
 
 #include "worker_fixture.hpp"
@@ -17,7 +17,7 @@ TEST_F(FlushedBind, LeavesAWindowToBeMadeAnew) {
         pair({}, {}, {.rnr_retry = 7});
         Buffer& memory = buffer(8192, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_MW_BIND);
         SteppedWorld::Window& window = world->add_window(type);
-        submit(send(1));  // there is no receive for it
+        submit(send(1));  // the peer has posted no receive for this message
         submit(bind(2, *a, window, memory, world->make_bindable(*memory.mr)));
         world->step(20);
         EXPECT_FALSE(window.end->lost());

@@ -1,5 +1,5 @@
-// An idle thread asks the kernel to sleep until something comes. When nothing is due it sets no timer, since a timer
-// would hide a missing wake-up.
+// An idle thread sleeps in the kernel until an event wakes it. If nothing is due, the thread sets no timer, because a
+// timer would hide a missing wake-up.
 #include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -21,9 +21,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The timeouts of this program's calls of ppoll(2); nullopt: for ever.
+// The timeouts with which this program called ppoll(2); nullopt: no timeout.
 std::vector<std::optional<std::chrono::nanoseconds>> sleeps;
-// Called in place of ppoll(2) when set.
+// If set, called in place of ppoll(2).
 std::function<void()> instead_of_sleeping;
 
 class KernelSleepTest : public WorkerFixture {
@@ -88,6 +88,6 @@ extern "C" int ppoll(pollfd* fds, nfds_t n, const timespec* limit, const sigset_
         testing::instead_of_sleeping();
         return 0;
     }
-    timespec left = limit != nullptr ? *limit : timespec{};  // the kernel writes to it
+    timespec left = limit != nullptr ? *limit : timespec{};  // a copy, because the kernel writes to it
     return static_cast<int>(::syscall(SYS_ppoll, fds, n, limit != nullptr ? &left : nullptr, signals, _NSIG / 8));
 }

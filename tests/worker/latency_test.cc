@@ -1,4 +1,4 @@
-// One of many requests is followed, and the time it spends in each stage is counted.
+// The worker follows one of many requests and counts the time that the request spends in each stage.
 #include <array>
 #include <vector>
 
@@ -14,10 +14,10 @@ class StageLatencyTest : public WorkerFixture {
 protected:
     void make(const SteppedWorld::QpShape& shape = {}, const SteppedWorld::Options& options = {}) {
         WorkerFixture::make(shape, options);
-        // The session's clock is the machine's, so the worker's has to agree with it.
+        // The session reads the machine's clock, so the worker's clock has to agree with it.
         world->now = cycles_now();
     }
-    /// Carries out one request from beginning to end.
+    /// Submits one request and waits for its completion.
     void complete(const WorkRequest& request) {
         submit(request);
         ASSERT_EQ(step_until(1).size(), 1u);
@@ -36,7 +36,7 @@ TEST_F(StageLatencyTest, OneRequestInManyIsCountedInEachStage) {
     EXPECT_EQ(counts(world->session().stage_latency()), (Counts{4, 4, 4}));
 }
 
-// One send in 64 is signaled, and some of those are followed, too.
+// One send in 64 is signaled. Some of the signaled ones must be followed too, although the pattern repeats itself.
 TEST_F(StageLatencyTest, WhatRepeatsItselfIsNotAlwaysMetInTheSamePlace) {
     make({.shares = {{0, 128, 128}}}, {.submission_slots = 256, .completion_slots = 256});
     for (std::uint64_t i = 0; i < 64 * 4096; ++i) {
@@ -55,7 +55,7 @@ TEST_F(StageLatencyTest, WhatRepeatsItselfIsNotAlwaysMetInTheSamePlace) {
 TEST_F(StageLatencyTest, TheDevicesPartIsFromTheStepThatTookTheRequestToTheOneThatFoundItsCompletion) {
     make();
     submit(send(1));
-    world->step(3);  // there is no receive for it yet
+    world->step(3);  // the peer has posted no receive for this message yet
     const std::uint64_t taken = world->now;
     world->now += 50'000'000;
     submit(recv(0));

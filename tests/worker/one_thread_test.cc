@@ -1,4 +1,4 @@
-// SessionOptions::check_thread, and POLLCORE_CHECK_THREAD=1: a second thread in a session is found.
+// SessionOptions::check_thread, and POLLCORE_CHECK_THREAD=1: the library notices a second thread that uses a session.
 #include <array>
 #include <chrono>
 #include <cstdlib>
@@ -19,7 +19,8 @@ constexpr const char* kSays =
 
 class OneThreadDeathTest : public ::testing::Test {
 protected:
-    OneThreadDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }  // this process has other threads
+    // This style is needed because this process has other threads.
+    OneThreadDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 
     static void in_another_thread(auto&& call) { std::thread(call).join(); }
     static void poll(Session& session) {
@@ -29,7 +30,7 @@ protected:
 
     static Config config() {
         Config config;
-        config.share_cores = true;  // other tests may run at the same time
+        config.share_cores = true;  // other tests may run on these cores at the same time
         config.devices.emplace_back().name = "net0";
         config.workers.push_back({.name = "w0", .core = test::last_cpu(), .idle = IdlePolicy::yield});
         return config;
@@ -70,7 +71,7 @@ TEST_F(OneThreadDeathTest, IsAnotherAfterTheSessionWasHandedOverOrMoved) {
     Session moved = std::move(session);
     poll(moved);
     EXPECT_DEATH(in_another_thread([&] { poll(moved); }), kSays);
-    session = std::move(moved);  // back to its former place
+    session = std::move(moved);  // moves the session back to its former place
     in_another_thread([&] { poll(session); });
     EXPECT_DEATH(poll(session), kSays);
 }

@@ -1,5 +1,5 @@
-// Receive pools at the worker, stepped by hand: which buffers are posted and when, who holds each buffer, and what
-// happens to the buffers when queue pairs, pools or sessions end.
+// Receive pools at a worker that is stepped by hand: which buffers are posted and when, who holds each buffer, and
+// where the buffers go when queue pairs, pools or sessions end.
 #include <array>
 #include <cstring>
 #include <map>
@@ -34,7 +34,7 @@ protected:
         }
         world->step(4);
     }
-    /// Sends a message that begins with the word.
+    /// Sends a message that begins with `word`.
     void send_word(std::uint64_t word, RequestShape shape = {.flags = 0}) {
         shape.from = word % 64 * 8;
         std::memcpy(source->data(shape.from), &word, sizeof(word));
@@ -50,7 +50,7 @@ protected:
         ASSERT_EQ(world->session(kReceiver).release(completion), Refusal::none);
     }
     [[nodiscard]] const ReceivePoolCounters& counters() const { return pool->counters(); }
-    // Each buffer is in exactly one place.
+    // Checks that each buffer is either free, posted or held.
     void expect_whole() {
         EXPECT_EQ(pool->buffers->free() + counters().posted.value() + counters().held.value(), pool->buffers->size());
         EXPECT_EQ(pool->buffers->held().size(), counters().held.value());
@@ -196,7 +196,7 @@ TEST_F(WorkerPoolTest, WhatTheApplicationDoesNotHaveItCannotRelease) {
     const auto completions = received(1);
     ASSERT_EQ(completions.size(), 1u);
     release(completions[0]);
-    release(completions[0]);  // twice
+    release(completions[0]);  // releases the buffer a second time
     Completion beyond = completions[0];
     beyond.tag = pool_tag(pool->handle(), 32);
     release(beyond);
@@ -233,7 +233,7 @@ TEST_F(WorkerPoolTest, AnotherSessionCannotReleaseThem) {
     expect_whole();
 }
 
-// A hostile client may write any count.
+// A hostile client may write any count into its ring.
 TEST_F(WorkerPoolTest, ASlotThatClaimsMoreBuffersThanItHoldsIsReadToItsEnd) {
     make(32);
     send_word(1);
@@ -264,7 +264,7 @@ TEST_F(WorkerPoolTest, ForgottenBuffersStopOneQueuePairAndNoOther) {
         release(completions[0]);
     }
     world->step(2);
-    // The held buffers are listed, each with the number of messages since.
+    // held() lists the held buffers. For each buffer it says how many messages have been delivered since.
     const auto held = pool->buffers->held();
     ASSERT_EQ(held.size(), 16u);
     std::set<std::uint32_t> ages;
@@ -274,7 +274,7 @@ TEST_F(WorkerPoolTest, ForgottenBuffersStopOneQueuePairAndNoOther) {
     }
     EXPECT_EQ(ages.size(), 16u);
     EXPECT_EQ(*ages.begin(), counters().delivered.value() - delivered);
-    // A buffer that comes back is posted again.
+    // A buffer that the application releases late is posted again.
     Completion remembered;
     remembered.flags = kPooled;
     remembered.tag = pool_tag(pool->handle(), held[3].buffer);
@@ -366,7 +366,7 @@ TEST_F(WorkerPoolTest, AResetQueuePairIsFilledAgain) {
         EXPECT_EQ(completions[0].qp, to[0]->handle());
         release(completions[0]);
     }
-    // The end of the second life is reported like that of the first.
+    // The end of the second life is reported just like the end of the first.
     world->to_error(*to[0]);
     EXPECT_EQ(received(1).size(), 1u);
     expect_whole();
@@ -438,7 +438,8 @@ TEST_F(WorkerPoolTest, AReceiveThatTheProviderRefusesIsTriedAgain) {
     expect_whole();
 }
 
-// The completion ring has room for both kinds in whatever order they come, and the session is never broken.
+// The completion ring has room for both pooled messages and the session's own completions, in whatever order they come.
+// The session never becomes broken.
 TEST_F(WorkerPoolTest, MessagesAndTheSessionsOwnRequestsShareTheRing) {
     SteppedWorld::Options small = options(8);
     small.completion_slots = 8;
@@ -491,7 +492,7 @@ TEST_F(WorkerPoolTest, MessagesAndTheSessionsOwnRequestsShareTheRing) {
     expect_whole();
 }
 
-// A worker that only has receives waiting stays asleep, and a message wakes it.
+// A worker whose only open requests are posted receives stays asleep, and a message wakes it.
 TEST_F(WorkerPoolTest, AWorkerSleepsWithReceivesPosted) {
     SteppedWorld::Options sleeping = options(32);
     sleeping.sleeps = true;

@@ -1,5 +1,5 @@
-// A provider that fails: it refuses posts, and its polls return errors. The faults enter where real ones do, through
-// the context's ops.
+// A provider that fails: it refuses posts, and its polls return errors. The faults are inserted into the context's ops,
+// where real faults occur too.
 #include <array>
 #include <functional>
 #include <optional>
@@ -14,17 +14,17 @@
 namespace pollcore::testing {
 namespace {
 
-// What the scripted ops do. One test at a time runs in one thread.
+// The scripted ops follow this script. Only one test at a time uses it, in one thread.
 struct Script {
     int (*post_send)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
     int (*post_recv)(ibv_qp*, ibv_recv_wr*, ibv_recv_wr**) = nullptr;
     int (*poll_cq)(ibv_cq*, int, ibv_wc*) = nullptr;
     std::uint64_t posted = 0;
-    std::uint64_t refuse_every = 0;  // every n-th send work request; markers, which transfer nothing, pass
+    std::uint64_t refuse_every = 0;  // refuses every n-th send work request; markers have no SGE and are not counted
     std::uint64_t refuse_markers = 0;
     bool refuse_recvs = false;
     ibv_cq* broken = nullptr;
-    bool hold_back = false;  // polls keep completions back, in `held`
+    bool hold_back = false;  // true: polls put completions into `held` and return none
     std::vector<ibv_wc> held;
     std::function<void()> before_poll{};
 };
@@ -79,7 +79,7 @@ protected:
         ops.post_recv = &scripted_post_recv;
         ops.poll_cq = &scripted_poll;
     }
-    /// Two completions were held back: the first never comes, and the second comes with the next poll.
+    /// Two completions are held back. The first is dropped, and the next poll returns the second.
     void lose_the_first_of_two() {
         world->step(20);
         ASSERT_EQ(script.held.size(), 2u);
@@ -194,8 +194,8 @@ TEST_F(ProviderFailure, ACqThatFailsInTheLastLookBeforeSleepKeepsTheWorkerAwake)
     EXPECT_EQ(world->session().state(b->handle()), QpState::error);
 }
 
-// Bug found by the simulation: the session accepted requests without room at the worker, since requests that the
-// provider had refused kept their places until those ahead of them completed.
+// Bug found by the simulation: the session accepted requests for which the worker had no room. Requests that the
+// provider had refused kept their places until the requests ahead of them completed.
 TEST_F(ProviderFailure, RefusedPostsBetweenOthersTakeNobodysRoom) {
     script.hold_back = true;
     std::uint64_t tag = 0;
@@ -218,7 +218,7 @@ TEST_F(ProviderFailure, RefusedPostsBetweenOthersTakeNobodysRoom) {
     }
     EXPECT_EQ(refused, tag - 1);
     script.posted = 0;
-    script.refuse_every = 2;  // the refused ones are in the middle of a chain
+    script.refuse_every = 2;  // the refused requests are in the middle of a chain
     for (int i = 0; i < 14; ++i) {
         submit_next();
     }
@@ -241,8 +241,8 @@ TEST_F(ProviderFailure, RefusedPostsBetweenOthersTakeNobodysRoom) {
     EXPECT_EQ(world->session().figures().in_flight(), 0u);
 }
 
-// Bug found by the simulation: unsignaled requests that were flushed, and whose completions were lost, counted as
-// successes.
+// Bug found by the simulation: unsignaled requests counted as successes although they had been flushed. The completions
+// of their flushes were lost.
 TEST_F(ProviderFailure, WhatStandsBehindALostCompletionIsNoSuccess) {
     script.hold_back = true;
     submit(write(0));
@@ -260,7 +260,7 @@ TEST_F(ProviderFailure, WhatStandsBehindALostCompletionIsNoSuccess) {
     EXPECT_EQ(world->session().retired(a->handle()), 0u);
 }
 
-// A request behind the bind has succeeded, so the device has given the window its new key.
+// A request behind the bind succeeds, which proves that the device has given the window its new key.
 TEST_F(ProviderFailure, AWindowGoesOnFromABindWhoseCompletionIsLost) {
     Buffer& memory = buffer(8192, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_MW_BIND);
     SteppedWorld::Window& window = world->add_window(IBV_MW_TYPE_1);
@@ -348,7 +348,7 @@ TEST_F(ProviderFailure, ACqThatCannotBePolledFailsItsQpsLoudlyAndTheWorkerLivesO
     submit(write(3, {.qp = c}));
     ASSERT_EQ(world->await(1).size(), 1u);
 
-    // In-flight requests complete once the QP is destroyed, not before (H2).
+    // In-flight requests complete after the QP is destroyed, not before (H2).
     EXPECT_TRUE(world->poll().empty());
     const QpHandle handle = a->handle();
     world->proxy.park(handle);
@@ -362,7 +362,7 @@ TEST_F(ProviderFailure, ACqThatCannotBePolledFailsItsQpsLoudlyAndTheWorkerLivesO
     EXPECT_TRUE(completions[0].flags & kByRuntime);
 }
 
-// In RTS, a marker would be a message to the peer.
+// While the device has the QP in RTS, a marker would be sent to the peer as a message.
 TEST_F(ProviderFailure, NothingIsPostedToAQpThatItsDeviceMayHaveInRts) {
     submit(write(1, {.flags = 0}));
     world->step(20);
@@ -371,7 +371,8 @@ TEST_F(ProviderFailure, NothingIsPostedToAQpThatItsDeviceMayHaveInRts) {
     EXPECT_EQ(world->session().state(a->handle()), QpState::error);
     EXPECT_EQ(world->worker.counters().markers.value(), 0u);
     script.broken = nullptr;
-    // Also no marker when the control thread asks the device again to take it to ERR, and the device refuses.
+    // No marker is posted either if the control thread asks the device again to take the QP to ERR and the device
+    // refuses.
     EXPECT_THROW(world->proxy.while_parked(a->handle(), QpState::error, QpState::error, Status::qp_closed,
                                            [] { throw Error(ENOMEM, "the device does not take it to ERR"); }),
                  Error);
@@ -384,8 +385,7 @@ TEST_F(ProviderFailure, NothingIsPostedToAQpThatItsDeviceMayHaveInRts) {
 }
 
 TEST_F(ProviderFailure, AQpThatCannotBeTakenToErrorIsClosedAllTheSame) {
-    // This is the state after a failed ibv_modify_qp: the worker is not told of an error, and the QP is destroyed in
-    // RTS.
+    // This is the state after a failed ibv_modify_qp: the worker learns of no error, and the QP is destroyed in RTS.
     submit(write(1));
     const QpHandle handle = a->handle();
     (void)world->proxy.retire(handle, world->now, std::chrono::milliseconds(1000));
@@ -408,7 +408,7 @@ TEST_F(LateReceives, AreGivenUpOnceAllElseHasComeBack) {
         make({}, options);
         submit(recv(1, {.qp = a}));
         world->step();
-        // The QP is in ERR at the device, which the worker learns only after posting one more receive.
+        // The device has the QP in ERR, but the worker posts one more receive before it learns of the error.
         Transition error = to_state(IBV_QPS_ERR);
         world->device->modify(a->qp.get(), error.attr, error.mask);
         submit(recv(2, {.qp = a}));
@@ -417,7 +417,7 @@ TEST_F(LateReceives, AreGivenUpOnceAllElseHasComeBack) {
         EXPECT_EQ(flushed[0].tag, 1u);
 
         ControlCounters own;
-        WorkerProxy proxy(world->worker, "late", own, [this] {  // from here on only this proxy talks to the worker
+        WorkerProxy proxy(world->worker, "late", own, [this] {  // from here on only this proxy may talk to the worker
             world->now += 100;
             world->step();
         });
@@ -447,7 +447,7 @@ TEST_F(ProviderFailure, AQpIsClosedWhileOthersKeepItsCqBusy) {
     world->add_cq(64);
     pair();
     Qp& victim = world->add_qp();
-    // Each turn of the worker finds at least as many completions in the CQ as it may take.
+    // Each step of the worker finds at least as many completions in the CQ as the worker may take in one step.
     const auto keep_busy = [&] {
         (void)try_submit(write(1));
         (void)try_submit(write(1, {.qp = b}));
@@ -459,11 +459,11 @@ TEST_F(ProviderFailure, AQpIsClosedWhileOthersKeepItsCqBusy) {
     }
     world->to_error(victim, QpState::init);
     ControlCounters own;
-    WorkerProxy proxy(world->worker, "busy", own, keep_busy);  // from here on only this proxy talks to the worker
+    WorkerProxy proxy(world->worker, "busy", own, keep_busy);  // from here on only this proxy may talk to the worker
     EXPECT_TRUE(proxy.retire(victim.handle(), world->now + 1'000'000, std::chrono::milliseconds(1000)));
 }
 
-// A message has come, and its completion waits in the CQ behind those of others.
+// A message has arrived for the closing QP. Its completion is in the CQ, behind the completions of other QPs.
 TEST_F(ProviderFailure, AQpIsNotClosedBeforeItsReceiveCqWasSeenEmpty) {
     constexpr std::uint64_t kAhead = 24;
     SteppedWorld::Options options;
@@ -481,7 +481,7 @@ TEST_F(ProviderFailure, AQpIsNotClosedBeforeItsReceiveCqWasSeenEmpty) {
     }
     submit(recv(kLast, {.qp = closing.second}));
     world->step(2);
-    // Unsignaled: the send CQ is soon empty.
+    // These sends are unsignaled, so the send CQ is soon empty.
     for (std::uint64_t i = 0; i < kAhead; ++i) {
         submit(send(i, {.qp = others.first, .flags = 0}));
     }
@@ -581,9 +581,9 @@ TEST_F(ProviderFailure, AQueuePairThatIsLostWithItsDeviceCompletesWhatItHad) {
     EXPECT_EQ(world->session().figures().in_flight(), 0u);
 }
 
-// The application polls while the worker is in the middle of a step.
+// The application polls in the middle of the worker's step.
 TEST_F(ProviderFailure, WhoSeesTheFailedRequestSeesTheErrorToo) {
-    world->add_cq();  // so that the step polls another CQ after the failed completion
+    world->add_cq();  // makes the step poll another CQ after the failed completion
     WorkRequest bad = write(1);
     bad.rkey ^= 0xabcd00;
     submit(bad);

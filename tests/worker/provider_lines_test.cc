@@ -1,5 +1,5 @@
-// A burst to many queue pairs prefetches the provider's memory before it begins. While the control thread changes or
-// destroys a queue pair, that memory may go.
+// Before a burst to many queue pairs, the worker prefetches the provider's memory of each queue pair. That memory may
+// vanish while the control thread changes or destroys the queue pair.
 #include <sys/mman.h>
 
 #include <cstddef>
@@ -48,9 +48,9 @@ protected:
 };
 using ProviderLinesDeathTest = ProviderLinesTest;
 
-// Proves that the tests below notice a read.
+// Shows that the other tests of this file would notice a read.
 TEST_F(ProviderLinesDeathTest, AreReadOfOneThatIsReady) {
-    GTEST_FLAG_SET(death_test_style, "threadsafe");  // other threads run in this process
+    GTEST_FLAG_SET(death_test_style, "threadsafe");  // the style is needed because this process has other threads
     submit_to_all();
     EXPECT_DEATH(world->step(), "");
 }

@@ -1,4 +1,5 @@
-// Which opcodes a queue pair takes: its type decides when it is made, and both sides of the ring check.
+// Which opcodes a queue pair accepts. Its type is set when it is created, and both sides of the submission ring check
+// the opcode.
 #include <array>
 #include <set>
 
@@ -11,8 +12,8 @@ namespace {
 
 constexpr std::array kTypes{QpType::rc, QpType::uc, QpType::ud};
 
-/// The specification's table, written out. (ibv_post_send(3) also has send with invalidate on UC, where no packet could
-/// carry the key.)
+/// The specification's table, written out. (ibv_post_send(3) also lists send with invalidate for UC, but no UC packet
+/// could carry the key.)
 std::set<Opcode> allowed(QpType type) {
     switch (type) {
         case QpType::rc:
@@ -50,8 +51,8 @@ TEST(OpcodeMask, TravelsBesideTheLargestDepths) {
     EXPECT_EQ(none.opcodes, 0u);
 }
 
-/// Queue pairs that accept the opcodes of the type under test. The device's own QPs are RC, which carry out all of
-/// them.
+/// The queue pairs accept only the opcodes of the type under test. The device's own QPs are RC, which can carry out all
+/// of these opcodes.
 class QpTypes : public WorkerFixture, public ::testing::WithParamInterface<QpType> {
 protected:
     QpTypes() { make({.opcodes = opcodes_of(GetParam())}); }
@@ -93,7 +94,8 @@ TEST_P(QpTypes, RefuseAtTheWorkerWhatTheSessionLetPass) {
         EXPECT_TRUE(completions[0].flags & kByRuntime);
         ++refused;
     }
-    EXPECT_EQ(refused, 256 - 3 - allowed(GetParam()).size());  // two are receives, one is no work request
+    // The 3 opcodes are two receives and one that is no work request.
+    EXPECT_EQ(refused, 256 - 3 - allowed(GetParam()).size());
     EXPECT_EQ(world->worker.counters().refused_requests.value(), refused);
     EXPECT_EQ(world->worker.counters().sends.value(), 0u);
 }

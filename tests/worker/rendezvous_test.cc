@@ -1,4 +1,4 @@
-// Messages that are longer than the receiver's buffers, at a worker that is stepped by hand.
+// Messages that are longer than the receiver's buffers. The worker is stepped by hand.
 #include <array>
 #include <cstring>
 #include <numeric>
@@ -23,7 +23,7 @@ protected:
         make_world(std::move(options));
         receives = &world->add_pool(32, kShort, kReceiver);
         longs = &world->add_pool(2, kLong, kReceiver);
-        for (std::size_t i = 0; i < source->memory.size(); ++i) {  // no two pieces of it are alike
+        for (std::size_t i = 0; i < source->memory.size(); ++i) {  // the bytes at different offsets differ
             *source->data(i) = static_cast<std::byte>(i * 7 + i / 256);
         }
         add_pairs(1, {.shares = {{kReceiver, 16, 0}}, .pool = {.pool = receives}, .rendezvous = {.pool = longs}});
@@ -37,7 +37,8 @@ protected:
         ASSERT_EQ(world->session(kSender).message_max(from[0]->handle()), kShort);
         ASSERT_EQ(world->session(kSender).rendezvous_max(from[0]->handle()), kLong);
     }
-    /// The payload begins at offset `tag`. The request has an rkey, so the peer may read it.
+    /// A message whose payload begins at offset `tag` of `source`. The request has an rkey, so that the peer may read
+    /// the payload.
     [[nodiscard]] WorkRequest send_long(std::uint64_t tag, std::uint32_t length, std::uint8_t flags = kSignaled) const {
         WorkRequest request = send(tag, {.flags = flags, .length = length, .from = tag});
         request.rkey = source->rkey();
@@ -61,7 +62,7 @@ protected:
     void release(const Completion& completion) {
         ASSERT_EQ(world->session(kReceiver).release(completion), Refusal::none);
     }
-    // Each buffer is in exactly one place.
+    // Checks that each buffer is either free, posted or held.
     void expect_whole(const SteppedWorld::Pool& pool) {
         const ReceivePoolCounters& counters = pool.counters();
         EXPECT_EQ(pool.buffers->free() + counters.posted.value() + counters.held.value(), pool.buffers->size());
@@ -161,7 +162,8 @@ TEST_F(WorkerRendezvousTest, WhatThePeerCannotReadIsRefused) {
     expect_long(world->await(1, kReceiver).at(0), 0, kLong);
 }
 
-// Until the peer's terms are known all messages are accepted; then each is handled as the terms say.
+// Until the peer's terms are known, the session accepts all messages. After the terms have come, the worker handles
+// each waiting message as the terms say.
 TEST_F(WorkerRendezvousTest, WhatWaitedForThePeersTermsGoesAsTheySay) {
     ASSERT_TRUE(world->reset(*from[0]));
     ASSERT_TRUE(world->reset(*to[0]));
@@ -174,7 +176,8 @@ TEST_F(WorkerRendezvousTest, WhatWaitedForThePeersTermsGoesAsTheySay) {
     submit(send_long(2, kLong + 1));
     submit(send_long(3, kShort));
     auto received = world->await(2, kReceiver);
-    std::erase_if(received, [](const Completion& completion) { return !completion.ok(); });  // the end of the last life
+    // Drops the final completion of the last life.
+    std::erase_if(received, [](const Completion& completion) { return !completion.ok(); });
     ASSERT_EQ(received.size(), 2u);
     expect_long(received[0], 0, kLong);
     EXPECT_EQ(received[1].byte_len, kShort);
@@ -211,7 +214,8 @@ TEST_F(WorkerRendezvousTest, MemoryThatThePeerMayNotReadEndsTheConnection) {
     expect_nothing_left();
 }
 
-// One end closes while a message is announced, waits for a buffer or is being read. Both begin again afterwards.
+// One end closes while a message is announced, waits for a buffer or is being read. Then the other end closes, and both
+// ends begin again.
 TEST_F(WorkerRendezvousTest, WhateverIsOpenEndsWithTheConnectionAndTheNextOneBegins) {
     for (int life = 0; life < 60; ++life) {
         std::vector<Completion> held;
@@ -265,7 +269,7 @@ TEST_F(WorkerRendezvousTest, AnnouncementsThatCannotBeEndTheConnection) {
         Announcement::Words words = what.pack();
         ibv_sge sge{.addr = reinterpret_cast<std::uintptr_t>(words.data()), .length = sizeof(words), .lkey = 0};
         ibv_send_wr wr{};
-        wr.wr_id = 1;  // names no request: the worker drops its completion
+        wr.wr_id = 1;  // this number belongs to no request, so the worker drops the completion
         wr.sg_list = &sge;
         wr.num_sge = 1;
         wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
@@ -282,7 +286,7 @@ TEST_F(WorkerRendezvousTest, AnnouncementsThatCannotBeEndTheConnection) {
         if (kind == 0) {
             what.length = kLong + 1;
         } else {
-            for (std::uint64_t i = 0; i < 2; ++i) {  // takes all buffers, so the next one stays open
+            for (std::uint64_t i = 0; i < 2; ++i) {  // these messages take all buffers, so the next one must wait
                 submit(send_long(i, 500));
                 held.push_back(world->await(1, kReceiver).at(0));
                 ASSERT_EQ(world->await(1, kSender).size(), 1u);
@@ -390,7 +394,7 @@ int give_back(ibv_cq* cq, int n, ibv_wc* wc) {
     return 1;
 }
 
-// The device still reports the announcement as a success although the queue pair is already in error.
+// When the announcement's completion is polled, it is a success, but the queue pair is already in error.
 TEST_F(WorkerRendezvousTest, AnAnnouncementThatArrivesAfterAnErrorEndsBeforeWhatWaitedBehindIt) {
     ibv_context_ops& ops = world->device->context()->ops;
     provider_poll = ops.poll_cq;
@@ -417,7 +421,7 @@ TEST_F(WorkerRendezvousTest, AnAnnouncementThatArrivesAfterAnErrorEndsBeforeWhat
     EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
 }
 
-// The provider loses the completion of an announcement, or of a read, so the counts of the two ends no longer agree.
+// The provider loses the completion of an announcement or of a read, so the counts of the two ends no longer agree.
 TEST_F(WorkerRendezvousTest, ALostCompletionEndsTheConnection) {
     for (const ibv_wc_opcode lost : {IBV_WC_RDMA_WRITE, IBV_WC_RDMA_READ}) {
         make_ends();
@@ -440,8 +444,8 @@ TEST_F(WorkerRendezvousTest, ALostCompletionEndsTheConnection) {
         const bool announcement = lost == IBV_WC_RDMA_WRITE;
         ops.poll_cq = provider_poll;
         if (announcement) {
-            // Receives posted at this end are granted to the peer. The completion of that write shows that the
-            // announcement's completion was skipped.
+            // The worker grants the receives that this end posts to the peer. The completion of the write that carries
+            // a grant shows that the announcement's completion is missing.
             for (std::uint64_t i = 0; i < 4 && world->session(kSender).state(from[0]->handle()) == QpState::ready;
                  ++i) {
                 submit(recv(50 + i, {.qp = from[0]}), kSender);
@@ -476,10 +480,10 @@ TEST_F(WorkerRendezvousTest, ALostCompletionEndsTheConnection) {
     }
 }
 
-// When an end fails on its own, the peer can still read from it until its device is in ERR. Until then the bytes do not
-// belong to the application.
+// When an end fails on its own, the peer can still read that end's memory until the failed end's QP is in ERR at its
+// device. Until then the announced bytes do not belong to the application.
 TEST_F(WorkerRendezvousTest, WhatThePeerMayStillReadEndsWithTheDevice) {
-    for (std::uint64_t i = 0; i < 2; ++i) {  // the peer has no buffer left
+    for (std::uint64_t i = 0; i < 2; ++i) {  // the application releases none, so the peer has no buffer left
         submit(send_long(i, 300));
         ASSERT_EQ(world->await(1, kReceiver).size(), 1u);
         ASSERT_EQ(world->await(1, kSender).size(), 1u);
@@ -506,9 +510,9 @@ TEST_F(WorkerRendezvousTest, WhatThePeerMayStillReadEndsWithTheDevice) {
     EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
 }
 
-// The peer can still read the bytes of a closed queue pair whose device does not follow.
+// The device leaves a closed queue pair in RTS. Until the QP is destroyed, the peer can still read the announced bytes.
 TEST_F(WorkerRendezvousTest, WhatThePeerMayStillReadOutlastsAClosingThatTheDeviceDoesNotFollow) {
-    for (std::uint64_t i = 0; i < 2; ++i) {  // the peer has no buffer left
+    for (std::uint64_t i = 0; i < 2; ++i) {  // the application releases none, so the peer has no buffer left
         submit(send_long(i, 300));
         ASSERT_EQ(world->await(1, kReceiver).size(), 1u);
         ASSERT_EQ(world->await(1, kSender).size(), 1u);
@@ -534,7 +538,7 @@ TEST_F(WorkerRendezvousTest, WhatThePeerMayStillReadOutlastsAClosingThatTheDevic
     EXPECT_FALSE(ended[0].ok());
 }
 
-// The region stays in use until the peer has read it, even when the send queue is empty.
+// An announced region stays in use until the peer has read it, even if the send queue is empty.
 TEST_F(WorkerRendezvousTest, AnAnnouncedRegionIsInUseUntilItWasRead) {
     std::vector<Completion> held;
     for (std::uint64_t i = 0; i < 2; ++i) {
@@ -579,7 +583,7 @@ TEST_F(WorkerRendezvousTest, ReceivesOfASharedReceiveQueueDoAsWell) {
     expect_nothing_left();
 }
 
-// A sleeping worker learns of the peer's read by an event or by looking at memory.
+// A sleeping worker learns of the peer's read by an event, or by looking at memory from time to time.
 TEST_F(WorkerRendezvousTest, AWorkerThatSleepsSeesThatThePeerHasRead) {
     make_ends(true);
     submit(send_long(3, 500));
@@ -604,7 +608,7 @@ int holding_poll_cq(ibv_cq* cq, int n, ibv_wc* wc) {
     return cq == held_cq ? 0 : real_poll_cq(cq, n, wc);
 }
 
-// The read ended before the error, but its completion comes late.
+// The read completed before the error, but its completion is polled late.
 TEST_F(WorkerRendezvousTest, TheEndOfThePoolIsToldBehindTheMessageThatIsBeingRead) {
     make_world({.pool_buffers = 64});
     world->add_cq();

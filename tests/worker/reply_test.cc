@@ -1,4 +1,5 @@
-// Completions in the lines of their requests: which ones come that way, and that no one can tell which way one came.
+// Completions that the worker writes into the line of their request (replies). These tests check which completions come
+// that way, and that an application cannot tell which way a completion came.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -12,10 +13,10 @@ namespace {
 
 class ReplyTest : public WorkerFixture {
 protected:
-    /// Steps without polling.
+    /// Makes steps without polling.
     void work() { world->step(50); }
     [[nodiscard]] WorkerSession& end() { return *world->ends[0]->worker_end; }
-    /// Completions that took the ring so far.
+    /// The number of completions that went through the completion ring so far.
     [[nodiscard]] std::uint64_t by_ring() { return end().completions_written(); }
     /// Polls until no more completions come.
     [[nodiscard]] std::vector<std::uint64_t> tags() {
@@ -44,7 +45,7 @@ TEST_F(ReplyTest, OneAtATimeNothingGoesByTheRing) {
     EXPECT_EQ(world->worker.counters().delivered.value(), 1000u);
 }
 
-// The application cannot have submitted again so soon, and a look at its ring would only delay its next request.
+// The application cannot have submitted again so soon. A look at its ring would only delay the next request.
 TEST_F(ReplyTest, AfterAnAnswerAStepLeavesOutTwoLooksButNeverItsLast) {
     make();
     const auto looks_until_taken = [&](std::uint64_t tag, std::uint32_t most) {
@@ -156,7 +157,7 @@ TEST_F(ReplyTest, WhatWasNotPolledIsKeptWhenItsSlotIsWrittenAgain) {
         submit(write(100 * round));
         work();
         expected.push_back(100 * round);
-        for (std::uint64_t i = 1; i < 40; ++i) {  // more than one round of the ring
+        for (std::uint64_t i = 1; i < 40; ++i) {  // more requests than the ring has slots
             submit(write(100 * round + i));
             work();
             expected.push_back(100 * round + i);
@@ -172,7 +173,7 @@ TEST_F(ReplyTest, AWaitingRequestKeepsNoMoreThanAQuarterOfTheRing) {
     options.submission_slots = 32;
     make({.shares = {{0, 16, 16}}}, options);
     auto [c, d] = pair();
-    submit(send(1));  // has no receive
+    submit(send(1));  // the peer has posted no receive
     work();
     for (std::uint64_t i = 0; i < 60; ++i) {
         submit(write(2 + i, {.qp = c}));
@@ -224,14 +225,14 @@ TEST_F(ReplyTest, ItDoesNotOvertakeWhatIsLeftOfTheQueuePairsLifeBefore) {
     EXPECT_EQ(by_ring(), before);
 }
 
-// One request may wait for any length of time. Completions of requests behind a slot that was given back are looked for
-// in the ring only.
+// One request may wait for any length of time. The worker gives the waiting request's slot back, and from then on the
+// session looks for the completions of later requests in the completion ring only.
 TEST_F(ReplyTest, OthersArePolledInBurstsWhileOneWaits) {
     SteppedWorld::Options options;
     options.submission_slots = 32;
     make({}, options);
     auto [c, d] = pair();
-    submit(send(1000));  // has no receive
+    submit(send(1000));  // the peer has posted no receive
     work();
     for (std::uint64_t round = 0; round < 20; ++round) {
         for (std::uint64_t i = 0; i < 10; ++i) {
@@ -290,7 +291,7 @@ TEST_F(ReplyTest, NobodyButTheLibraryMarksARequest) {
     }
 }
 
-// Only a process with a different library writes this.
+// Only a process with a different library writes such requests.
 TEST_F(ReplyTest, ARingFullOfMarkedRequestsEndsThemAll) {
     make();
     RingProducer<WorkRequest> ring = world->raw();

@@ -1,5 +1,5 @@
-// Remains of a queue pair's life when the next one begins: completions that the application has not polled, and the
-// worker's record of failures.
+// What a queue pair's life leaves behind when the next life begins: completions that the application has not polled,
+// and the worker's record of failures.
 #include <cstdint>
 #include <vector>
 
@@ -20,8 +20,8 @@ protected:
     }
 };
 
-// The first request is alone in its queue, so its completion goes into its line. The first completion of the new life
-// would go there too, and lines are read before the ring.
+// When a request is alone in its queue, its completion goes into the request's line. The first completion of the new
+// life would go there too, and the session reads lines before the ring.
 TEST_F(WorkerResetTest, CompletionsThatStandInTheRingComeBeforeTheFirstOfTheNewLife) {
     for (std::uint64_t tag = 0; tag < 4; ++tag) {
         submit(write(tag));
@@ -40,7 +40,7 @@ TEST_F(WorkerResetTest, CompletionsThatStandInTheRingComeBeforeTheFirstOfTheNewL
     EXPECT_EQ(tags, (std::vector<std::uint64_t>{1, 2, 3, 4}));
 }
 
-// An unsignaled request behind a failure counts as lost.
+// An unsignaled request that follows a failure counts as lost. A failure of the life before must not have this effect.
 TEST_F(WorkerResetTest, AFailureIsNotHeldAgainstWhatComesAfterIt) {
     WorkRequest bad = write(1);
     bad.rkey ^= 0x5a5a;
@@ -58,12 +58,12 @@ TEST_F(WorkerResetTest, AFailureIsNotHeldAgainstWhatComesAfterIt) {
     EXPECT_EQ(world->session().figures().retired, 1u);
 }
 
-// A handle has 65535 generations for each index.
+// Each index of a handle has 65535 generations.
 class WorkerManyLives : public WorkerResetTest {
 protected:
-    static constexpr std::uint32_t kDepth = 16;  // of each queue pair's shares
+    static constexpr std::uint32_t kDepth = 16;  // depth of each queue pair's shares
 
-    /// Resets so that the old handle comes again, as after 65535 lives.
+    /// Resets queue pair a with the life number at which the old handle comes again, after 65535 lives.
     void let_the_generation_come_again() {
         const QpHandle before = a->handle();
         ASSERT_TRUE(world->reset(*a, 1'000'000, before.generation - 1u + 0xffff));
@@ -82,7 +82,7 @@ protected:
     }
 };
 
-// A session learns of an unsignaled success only when it needs the room.
+// The session looks for unsignaled successes only when it needs room in the send queue.
 TEST_F(WorkerManyLives, WhatWasNotSignaledTakesNoRoomOfALaterLife) {
     for (std::uint64_t tag = 0; tag < 7; ++tag) {
         submit(write(tag, {.flags = 0}));

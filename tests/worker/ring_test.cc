@@ -1,4 +1,4 @@
-// Write rings at the worker, stepped by hand: one end sends, and the other has a ring.
+// Write rings at a worker that is stepped by hand. One end sends, and the other end has a ring.
 #include <gtest/gtest.h>
 
 #include "flow/block_flow.hpp"
@@ -12,7 +12,7 @@ constexpr std::uint32_t kLines = 64;
 constexpr RequestShape kTwoLines{.length = 100};
 
 int (*real_post_send)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
-std::uint32_t posts_left = 0;  ///< posts until one is refused
+std::uint32_t posts_left = 0;  ///< posts that are still accepted; the next is refused
 
 int refusing_post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
     return post_each(real_post_send, qp, wr, bad,
@@ -34,14 +34,14 @@ protected:
         ASSERT_EQ(world->await(1, kSender).size(), 1u);
         ASSERT_EQ(world->await(1, kReceiver).size(), 1u);
     }
-    /// The provider accepts `posts` send work requests that transfer data, and refuses the next.
+    /// From now on the provider accepts `posts` send work requests with an SGE and refuses the next one.
     void refuse_after(std::uint32_t posts) {
         ibv_context_ops& ops = world->device->context()->ops;
         real_post_send = ops.post_send;
         ops.post_send = &refusing_post_send;
         posts_left = posts;
     }
-    /// Lines of the peer's ring that the sender has used.
+    /// The number of lines of the peer's ring that the sender has used.
     [[nodiscard]] static std::uint32_t consumed(const SteppedWorld::Qp& qp) {
         return dynamic_cast<const BlockFlow&>(qp.flow()).consumed();
     }
@@ -73,20 +73,20 @@ TEST_F(WorkerRingTest, TellsWhatWasReadAQuarterAtATime) {
         release(heard);
         ASSERT_EQ(world->await(1, kSender).size(), 1u);
     }
-    // One grant for the whole ring at first, then one for every sixteen lines.
+    // The reader sends one grant for the whole ring at first, and then one for every sixteen lines.
     EXPECT_EQ(world->worker.counters().grants.value(), 1u + 160 * 2 / 16);
     EXPECT_EQ(consumed(*from[0]), 320u);
 }
 
 TEST_F(WorkerRingTest, MoreThanWasGrantedEndsTheConnectionAtTheReader) {
     for (std::uint64_t i = 0; i < 17; ++i) {
-        submit(send(i, {.length = 200}));  // four lines
+        submit(send(i, {.length = 200}));  // each record takes four lines
     }
     turn();
     EXPECT_EQ(world->poll(kReceiver).size(), 16u);
     EXPECT_EQ(world->poll(kSender).size(), 16u) << "the last one waits";
     EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u);
-    // A sender that ignores its grants: it writes eight lines more than its reader has room for.
+    // The sender is made to ignore its grants: it writes eight lines more than the reader has room for.
     from[0]->block->grants[0].store(GrantWord::pack(consumed(*from[0]) + 8));
     turn();
     EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u)
@@ -125,7 +125,7 @@ TEST_F(WorkerRingTest, TermsThatCannotBeAreRefused) {
     }
 }
 
-// If a record were missing, the peer would wait for it for ever.
+// If the refused record were left out, the peer would wait for it for ever.
 TEST_F(WorkerRingTest, AProviderThatRefusesARequestEndsTheConnection) {
     agree();
     refuse_after(2);
@@ -150,7 +150,8 @@ TEST_F(WorkerRingTest, AProviderThatRefusesARequestEndsTheConnection) {
     EXPECT_EQ(world->poll(kReceiver).size(), 2u);
 }
 
-// A record's frame depends on its position in the send queue. The position changes when a request before it is refused.
+// The frame of a record depends on the record's position in the send queue. If the provider refuses a request, the
+// position of each later record changes.
 TEST_F(WorkerRingTest, ARefusedWriteEndsTheConnectionWhereRecordsStandBehindIt) {
     agree();
     refuse_after(0);
@@ -168,15 +169,15 @@ TEST_F(WorkerRingTest, ARefusedWriteEndsTheConnectionWhereRecordsStandBehindIt) 
     EXPECT_TRUE(world->poll(kReceiver).empty());
 }
 
-// The waiting request is posted and refused while the next one is on its way. Each ends once.
+// The first waiting request is posted and refused while other requests wait behind it. Each request ends once.
 TEST_F(WorkerRingTest, WhatWaitedAndIsRefusedEndsOnceWithAllBehindIt) {
     const Buffer& bindable = buffer(64, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
     SteppedWorld::Window& window = world->add_window();
     const MrHandle region = world->make_bindable(*bindable.mr);
-    submit(send(1, kTwoLines));  // it waits for the peer's terms, and the others wait behind it
+    submit(send(1, kTwoLines));  // waits for the peer's terms; the other two requests wait behind it
     submit(bind(2, *from[0], window, bindable, region));
     submit(send(3, kTwoLines));
-    refuse_after(3);  // the terms of both ends, and the room in the ring
+    refuse_after(3);  // three writes pass: the terms of both ends, and the reader's first grant
     turn();
     refuse_no_more();
     world->to_error(*from[0], QpState::error);
@@ -191,7 +192,7 @@ TEST_F(WorkerRingTest, WhatWaitedAndIsRefusedEndsOnceWithAllBehindIt) {
     EXPECT_FALSE(window.end->in_use());
 }
 
-// A peer that ends in the middle of a record: half of the record arrives, and the rest never does.
+// The peer ends in the middle of a record: half of the record arrives, and the other half never does.
 TEST_F(WorkerRingTest, HalfARecordIsNeverSeenAndTheEndIsTold) {
     submit(send(1, kTwoLines));
     const auto first = world->await(1, kReceiver);
@@ -213,7 +214,7 @@ TEST_F(WorkerRingTest, HalfARecordIsNeverSeenAndTheEndIsTold) {
     release({first[0], end[0]});
     EXPECT_EQ(ring->counters().held.value(), 0u);
     EXPECT_EQ(ring->counters().bad_releases.value(), 0u);
-    // The next life uses the same ring.
+    // The next life uses this ring again.
     world->reset(*to[0]);
     world->reset(*from[0]);
     connect(*from[0], *to[0]);
@@ -257,7 +258,7 @@ protected:
         pair({.shares = {{0, 32, 0}}, .flow = FlowControl::ring},
              {.shares = {{0, 16, 0}}, .pool = {.pool = &world->add_ring(kLines, 16)}, .flow = FlowControl::ring});
     }
-    /// The application does not release what arrives.
+    /// Receives a message that the application does not release.
     void expect_a_message() {
         submit(send(1));
         ASSERT_EQ(world->await(2).size(), 2u);

@@ -1,4 +1,4 @@
-// The worker searches rings and queues while it goes on working: see Worker::search().
+// The worker searches rings and queues while it continues its work: see Worker::search().
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -10,7 +10,7 @@
 namespace pollcore::testing {
 namespace {
 
-// A ring of 600 requests, of which the worker takes one a step.
+// The ring holds 600 requests, and the worker takes one in each step.
 class SearchTest : public WorkerFixture {
 protected:
     void SetUp() override {
@@ -45,7 +45,7 @@ protected:
 
 TEST_F(SearchTest, SearchesTakeTurns) {
     const std::uint64_t lengthy = begin();
-    const std::uint64_t brief = begin(8);  // of a process that has nothing here
+    const std::uint64_t brief = begin(8);  // a search for a process that has no session here
     EXPECT_LE(steps_until_over(brief, false), 8);
     EXPECT_GE(steps_until_over(lengthy, false), 600 / 64 - 4);
 }
@@ -55,7 +55,7 @@ TEST_F(SearchTest, WhatLeavesMeanwhileIsLeftOut) {
     const std::uint64_t second = begin();
     world->step(4);
     world->proxy.remove_session(0, true);
-    // The place that the searches had reached now belongs to another session, whose ring is shorter.
+    // The slot in which the searches stood now belongs to another session, whose ring is shorter.
     (void)world->add_session();
     EXPECT_LE(steps_until_over(first, false), 8);
     EXPECT_LE(steps_until_over(second, false), 8);
@@ -67,7 +67,7 @@ TEST_F(SearchTest, AsManyAsAreBegunLeaveRoomForCalls) {
         for (;;) { searches.push_back(begin()); }, NoRoomForCommand);
     EXPECT_EQ(searches.size(), kCommandSlots / 2);
     EXPECT_EQ(world->counters.command_ring_full.value(), 1u);
-    world->add_session();  // a call, which waits for its answer
+    world->add_session();  // a command that waits for its answer
     for (const std::uint64_t search : searches) {
         (void)steps_until_over(search, false);
     }

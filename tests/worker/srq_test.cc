@@ -1,5 +1,5 @@
-// Shared receive queues at the worker, stepped by hand: where receives go, whose completions they become, and what
-// happens to them when queue pairs or the queue itself end.
+// Shared receive queues at a worker that is stepped by hand: which receives a queue accepts, which queue pair completes
+// each receive, and what happens to the receives when queue pairs or the queue itself end.
 #include <array>
 #include <map>
 #include <random>
@@ -121,7 +121,7 @@ TEST_F(WorkerSrqTest, WhatDoesNotFitIsRefused) {
     EXPECT_EQ(session.figures().in_flight(), 0u);
 }
 
-// A session could write these into its ring, bypassing its own checks.
+// A session could bypass its own checks and write these requests into its ring.
 TEST_F(WorkerSrqTest, TheWorkerRefusesWhatASessionShouldHave) {
     make(2, 1);
     const auto submit_raw = [&](std::uint32_t session, const WorkRequest& request) {
@@ -134,7 +134,8 @@ TEST_F(WorkerSrqTest, TheWorkerRefusesWhatASessionShouldHave) {
         raw.commit(slots);
         world->step(2);
     };
-    // Each case needs a new world, since the session's own producer does not know of the slot.
+    // Each case needs a new world, because the session's own producer does not know of the slot that the test has
+    // written.
     struct Case {
         std::uint32_t session;
         std::uint16_t index;
@@ -218,7 +219,7 @@ TEST_F(WorkerSrqTest, AClosedQueueGivesItsReceivesBackAndTakesNoMore) {
 
 TEST_F(WorkerSrqTest, WhatWasSubmittedAsTheQueueClosedCompletesToo) {
     make(8, 0);
-    submit(srq_recv(1));  // no step: it stands in the ring
+    submit(srq_recv(1));  // no step follows, so the receive stays in the ring
     // A step handles commands before submissions.
     world->proxy.retire(srq->handle());
     world->step();
@@ -277,7 +278,7 @@ TEST_F(WorkerSrqTest, ACompletionThatNamesNothingInFlightIsCountedAndHarmsNobody
     world->step(10);
     EXPECT_EQ(world->worker.counters().stale_completions.value(), 5u);
     EXPECT_TRUE(world->poll(kReceiver).empty());
-    // The queue pair is unknown, but the receive has ended all the same.
+    // The completion names an unknown queue pair, but the receive has ended all the same.
     ibv_wc unknown{};
     unknown.wr_id = SrqWrId{srq->handle(), 0}.pack();
     unknown.qp_num = 0xabcdef;
@@ -358,8 +359,8 @@ TEST_F(WorkerSrqTest, ExtendedPollingNamesTheQueuePairToo) {
     EXPECT_EQ(received[0].qp, to[0]->handle());
 }
 
-// I3 with every capacity at 1, 2 and 3: nothing overflows, no request is refused for good, and the queue's own limit is
-// reached.
+// I3 with every capacity at its smallest values: nothing overflows, no request is refused for ever, and the queue's own
+// limit is reached.
 TEST_F(WorkerSrqTest, RandomTrafficOverflowsNothingAndMeetsTheLimit) {
     std::map<Refusal, std::uint64_t> causes;
     std::uint64_t seed = 1;
@@ -426,7 +427,8 @@ TEST(QpNumberTable, FindsWhatWasAddedAndNothingThatWasRemoved) {
     std::vector<std::unique_ptr<WorkerQp>> qps;
     QpNumberTable table;
     for (int i = 0; i < 20'000; ++i) {
-        // There are few different numbers, some far apart, so that runs form, wrap and break.
+        // There are few different numbers, and some are far apart. Runs of entries therefore form in the table, wrap
+        // around and break.
         const std::uint32_t number = (random() % 300) << (random() % 2 * 16);
         if (const auto found = expected.find(number); found != expected.end()) {
             table.remove(number);

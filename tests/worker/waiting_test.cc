@@ -1,4 +1,4 @@
-// How an idle worker waits: the ladder, tested with scripted ways to wait and a scripted clock, and falling asleep.
+// How an idle worker waits and falls asleep. The ladder is tested with scripted ways to wait and a scripted clock.
 #include <poll.h>
 
 #include <string>
@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Records what the loop does. Each wait takes 10 cycles; the loop is told to stop after `most` of them.
+// Records how the worker's loop waits. Each wait takes 10 cycles. After `most` waits the loop is told to stop.
 class LadderScript final : public IdleWays {
 public:
     LadderScript(SteppedWorld& world, int most) : world_(world), turns_(most) {}
@@ -118,7 +118,7 @@ TEST_F(WaitingTest, AWakeUpWithNothingBehindItIsCounted) {
     EXPECT_EQ(counters.asleep.value(), 0u);
 }
 
-// A worker that hangs between two waits must not pass for one that sleeps.
+// A worker that hangs between two waits must not be taken for a worker that sleeps.
 TEST_F(WaitingTest, SleepsByItsOwnWordOnlyWhileItWaits) {
     const WorkerCounters& counters = world->worker.counters();
     const Heartbeat& heartbeat = world->worker.heartbeat();
@@ -136,8 +136,8 @@ TEST_F(WaitingTest, SleepsByItsOwnWordOnlyWhileItWaits) {
         return turns.now();
     });
     EXPECT_EQ(waits, 3);
-    // The clock is read at the end of a wait, and by the work that follows: to report that the worker is awake, and to
-    // look for a reason to be.
+    // For each wait the clock is read twice: at the end of the wait, in order to report that the worker is awake, and
+    // then when the worker looks for a reason to stay awake.
     EXPECT_EQ(awake, (std::vector<bool>{false, true, false, true, false, true}));
     EXPECT_EQ(heartbeat.since(), world->now - 1) << "the last time but one";
 }
@@ -187,7 +187,7 @@ TEST_F(WaitingTest, ASessionRingsOnceAndOnlyForASleeper) {
 
 TEST_F(WaitingTest, ACommandRings) {
     ASSERT_TRUE(world->worker.fall_asleep(world->now));
-    world->add_session();  // the proxy turns the worker by itself
+    world->add_session();  // the proxy steps the worker by itself
     EXPECT_TRUE(readable(world->worker.bell()));
 }
 
@@ -240,7 +240,8 @@ TEST_F(WaitingTest, AnApplicationIsWokenOnceAndOnlyIfItSleeps) {
     EXPECT_FALSE(readable(session.event_fd()));
 }
 
-// A single completion goes into its request's line, several go to the ring, and an atomic is not ordinary.
+// The three ways: a single completion goes into its request's line, several completions go into the ring, and the
+// completion of an atomic, which is no ordinary request, goes the general way.
 TEST_F(WaitingTest, AnApplicationIsWokenWhicheverWayItsCompletionComes) {
     Session& session = world->session();
     const std::vector<std::vector<WorkRequest>> ways{
@@ -259,8 +260,8 @@ TEST_F(WaitingTest, AnApplicationIsWokenWhicheverWayItsCompletionComes) {
     EXPECT_EQ(world->worker.counters().applications_woken.value(), ways.size());
 }
 
-// Bug found by the simulation: applications slept for ever with a queue full of unsignaled requests that had long
-// succeeded.
+// Bug found by the simulation: applications slept for ever although their queue was full of unsignaled requests that
+// had succeeded long before.
 TEST_F(WaitingTest, AnApplicationIsWokenForTheRoomOfUnsignaledRequests) {
     Session& session = world->session();
     const WorkRequest quiet = write(1, {.flags = 0});
@@ -276,8 +277,8 @@ TEST_F(WaitingTest, AnApplicationIsWokenForTheRoomOfUnsignaledRequests) {
     EXPECT_FALSE(session.wait(0ns) && session.wait(0ns)) << "each is told once";
 }
 
-// Bug found by the simulation: applications slept for ever when the ring had been full: with nothing submitted,
-// nothing completes.
+// Bug found by the simulation: applications slept for ever after they had found the submission ring full. Nothing was
+// submitted any more, so no completion could wake them.
 TEST_F(WaitingTest, AnApplicationDoesNotSleepWhileTheRingIsFull) {
     SteppedWorld::Options small = options();
     small.submission_slots = 2;

@@ -1,5 +1,5 @@
-// Ordinary requests take a path of their own (fast_path.cc), and must come out as they would by the general way. One
-// random program is carried out twice, once with no queue pair ordinary, and all visible results are compared.
+// Ordinary requests take the fast path (fast_path.cc), and must have the same results as by the general way. The tests
+// carry out one random program twice, the second time without ordinary queue pairs, and compare all visible results.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -17,13 +17,14 @@ namespace {
 
 constexpr int kPairs = 3;
 constexpr std::uint32_t kSessions = 2;
-constexpr std::size_t kHalf = 4096;  // of the memory: requests read from the first half and write to the second
+// Size of each half of the memory. Requests read from the first half and write to the second.
+constexpr std::size_t kHalf = 4096;
 
 enum class Way { ordinary, general };
 
-/// The parameters of a request. Handles and keys come from the world that carries it out.
+/// The parameters of a request. The handles and keys are added by the world that carries out the request.
 struct Wish {
-    unsigned qp = 0;  // one of all 2 * kPairs: messages go both ways
+    unsigned qp = 0;  // one of the 2 * kPairs queue pairs; messages go both ways
     Opcode opcode = Opcode::send;
     std::uint8_t flags = 0;
     std::uint8_t num_sge = 1;
@@ -41,7 +42,7 @@ struct Turn {
     std::vector<Wish> wishes;
     bool burst = false;
     bool inlined = false;
-    unsigned receiver = 0;  // gets receives before the requests are submitted
+    unsigned receiver = 0;  // the queue pair that gets receives before the requests are submitted
     int steps = 0;
 };
 
@@ -78,7 +79,7 @@ private:
         wish.remote_offset = static_cast<std::uint32_t>(8 * below(64));
         wish.imm_data = static_cast<std::uint32_t>(random_());
         wish.num_sge = one_in(8) ? 0 : 1;
-        wish.bad_key = one_in(1000);  // it fails at the peer and takes its queue pair to ERR
+        wish.bad_key = one_in(1000);  // the request fails at the peer and takes its queue pair to ERR
         return wish;
     }
 
@@ -105,7 +106,7 @@ public:
         }
     }
 
-    /// Returns the results that the application was given, one number each.
+    /// Returns what the session answered to each submission, as numbers.
     std::vector<int> submit(const Turn& turn) {
         std::vector<int> told;
         for (int i = 0; i < 8; ++i) {
@@ -152,7 +153,8 @@ public:
         }
     }
 
-    /// Each session's completions of one queue, in order; there is no order between queues (completion.hpp).
+    /// Names one queue. Each session gets the completions of a queue in order; there is no order between queues
+    /// (completion.hpp).
     using Queue = std::tuple<std::uint32_t, std::uint16_t, bool>;
     [[nodiscard]] const std::map<Queue, std::vector<std::string>>& seen() const { return seen_; }
     [[nodiscard]] const auto& memory() const { return buffer_.memory; }
@@ -167,7 +169,7 @@ public:
 private:
     static SteppedWorld::Options options(Way way) {
         SteppedWorld::Options options;
-        options.wide_completions = way == Way::general;  // wide completions are never delivered by the ordinary way
+        options.wide_completions = way == Way::general;  // wide completions always take the general way
         options.submission_slots = options.completion_slots = 128;
         return options;
     }
@@ -190,7 +192,7 @@ private:
         }
         return request;
     }
-    // The fields that the interface promises; a failed completion has fewer of them (completion.hpp).
+    // The fields that the interface promises. A failed completion has fewer valid fields (completion.hpp).
     static std::string text(const Completion& completion) {
         std::string text = std::to_string(completion.tag) + " " + std::string(status_name(completion.status)) +
                            " opcode " + std::to_string(static_cast<int>(completion.opcode)) + " flags " +
@@ -213,7 +215,7 @@ struct Seen {
     std::size_t failed = 0;
 };
 
-/// `more_steps`: added in each turn, so that everything completes.
+/// `more_steps`: steps added to each turn, so that everything completes.
 void compare(std::uint64_t seed, Side& one, Side& other, int more_steps, Seen& seen) {
     Program program(seed);
     for (int i = 0; i < 400; ++i) {

@@ -1,4 +1,5 @@
-// Memory windows at the worker: what a bind names, which key it gives, and when a window or region may go.
+// Memory windows at the worker: what a bind names, which key it gives to the window, and when a window or region may be
+// removed.
 #include <array>
 
 #include <gtest/gtest.h>
@@ -19,7 +20,7 @@ protected:
         region = world->make_bindable(*bindable->mr);
         window = &world->add_window();
     }
-    /// Binds the window to the beginning of `bindable`, on b.
+    /// A request on b that binds the window to the beginning of `bindable`.
     [[nodiscard]] WorkRequest bind(std::uint64_t tag, std::uint32_t key, std::uint8_t flags = kSignaled) const {
         return {.tag = tag,
                 .bind = {window->handle(), region, 256},
@@ -33,14 +34,14 @@ protected:
     [[nodiscard]] WorkRequest invalidate(std::uint64_t tag, std::uint32_t key) const {
         return {.tag = tag, .invalidate_rkey = key, .qp = b->handle(), .opcode = Opcode::local_inv, .flags = kSignaled};
     }
-    /// The peer writes to whatever the key names.
+    /// A request of the peer that writes to the memory that `key` opens.
     [[nodiscard]] WorkRequest write_by_key(std::uint64_t tag, std::uint32_t key) const {
         WorkRequest request = write(tag);
         request.remote_addr = bindable->addr();
         request.rkey = key;
         return request;
     }
-    /// The peer sends `length` bytes and invalidates the key.
+    /// A request of the peer that sends `length` bytes and invalidates `key`.
     [[nodiscard]] WorkRequest send_with_inv(std::uint64_t tag, std::uint32_t key, std::uint32_t length) const {
         WorkRequest request = send(tag, {.length = length});
         request.opcode = Opcode::send_with_inv;
@@ -55,7 +56,7 @@ protected:
     }
 
     Buffer* bindable = nullptr;
-    MrHandle region;  ///< of `bindable`
+    MrHandle region;  ///< handle of the region `bindable`
     SteppedWorld::Window* window = nullptr;
 };
 
@@ -127,7 +128,7 @@ TEST_F(WorkerWindows, AnUnsignaledBindIsRetiredAndItsKeyIsTheWindows) {
 TEST_F(WorkerWindows, ABindThatFailsTakesItsKeyBack) {
     const std::uint32_t first = window->mw->rkey;
     submit(bind(1, next_rkey(first)));
-    submit(bind(2, next_rkey(next_rkey(first))));  // the window is bound already
+    submit(bind(2, next_rkey(next_rkey(first))));  // fails, because the window is bound already
     submit(invalidate(3, first));
     const auto completions = world->await(3);
     ASSERT_EQ(completions.size(), 3u);
@@ -207,12 +208,12 @@ TEST_F(WorkerWindows, ABindWithAnEmptyListOfSgesIsABind) {
     EXPECT_EQ(one().window_rkey, key);
 }
 
-// Address handles and binds share a place in the table of requests in flight.
+// In the table of requests in flight, address handles and binds use the same field.
 TEST_F(WorkerWindows, AnAddressHandleIsNotTakenForWhatABindNames) {
     region = world->make_bindable(*bindable->mr);
     const AhHandle same_bits{window->handle().index, region.index};
     ASSERT_TRUE(same_bits.valid());
-    submit(send(1, {.qp = b}));  // waits for a receive
+    submit(send(1, {.qp = b}));  // has no receive yet, so the bind waits behind it
     submit(bind(2, next_rkey(window->mw->rkey)));
     world->step(20);
     EXPECT_TRUE(world->uses_window(window->handle()));
@@ -231,12 +232,13 @@ TEST_F(WorkerWindows, WhatNoDeviceCouldTakeIsRefusedBySubmission) {
     request = bind(1, 1);
     request.bind_access = IBV_ACCESS_LOCAL_WRITE;
     EXPECT_EQ(world->session().try_submit(request), Refusal::bad_flags);
-    EXPECT_EQ(world->session().try_submit(invalidate(1, 1)), Refusal::none);  // only the device can judge its key
+    // The session accepts this, because only the device can judge the key.
+    EXPECT_EQ(world->session().try_submit(invalidate(1, 1)), Refusal::none);
     EXPECT_EQ(one().status, Status::mw_bind_err);
 }
 
 TEST_F(WorkerWindows, AWindowOrRegionStaysWhileABindThatNamesItIsInARingOrInFlight) {
-    submit(send(1, {.qp = b}));  // waits for a receive, and later requests complete behind it
+    submit(send(1, {.qp = b}));  // has no receive yet, so later requests wait behind it
     submit(bind(2, next_rkey(window->mw->rkey)));
     EXPECT_TRUE(world->uses_window(window->handle())) << "in the ring, or since then in flight";
     world->step(20);
@@ -256,7 +258,7 @@ TEST_F(WorkerWindows, AWindowOrRegionStaysWhileABindThatNamesItIsInARingOrInFlig
 }
 
 TEST_F(WorkerWindows, ABindThatStandsInARingIsFoundThere) {
-    world->proxy.park(b->handle());  // keeps the worker from taking the bind
+    world->proxy.park(b->handle());  // while parked, the worker does not take the bind
     submit(bind(1, next_rkey(window->mw->rkey)));
     EXPECT_TRUE(world->uses_window(window->handle()));
     EXPECT_TRUE(world->uses_key(0, 0, 12345, region));
@@ -335,7 +337,7 @@ TEST_F(WorkerWindows, TypeOneIsBoundByItsVerbAndARefusalOfItComesAtOnce) {
     ops.bind_mw = verb;
     EXPECT_EQ(type_1.mw->rkey, next_rkey(first));
     request.bind = {type_1.handle(), region, 64};
-    submit(request);  // the key may advance
+    submit(request);  // this bind may advance the key
     EXPECT_EQ(one().window_rkey, next_rkey(next_rkey(first)));
     EXPECT_TRUE(world->proxy.remove_window(type_1.handle()));
 }

@@ -1,7 +1,7 @@
-// A worker that the test turns by hand, and the requests that a test submits to it.
+// A worker that the test steps by hand, and the requests that a test submits to it.
 //
-// Requests read from `source`, and write and receive into `target`. A test sets the properties that matter to it where
-// it makes the request, as in write(7, {.flags = 0}), or changes them before it submits the request.
+// Requests read from `source`, and write and receive into `target`. When a test makes a request, it names only the
+// properties that matter to it, as in write(7, {.flags = 0}). It may also change them before it submits the request.
 #pragma once
 
 #include <memory>
@@ -15,26 +15,27 @@
 
 namespace pollcore::testing {
 
-/// Receives begin here in `target`, apart from the target of writes.
+/// Offset in `target` where receives begin, apart from the place that writes use.
 inline constexpr std::size_t kReceived = 4096;
 
-/// Properties of a send queue request that a test may change.
+/// The properties of a send queue request that a test may choose.
 struct RequestShape {
-    const SteppedWorld::Qp* qp = nullptr;  ///< null: a
+    const SteppedWorld::Qp* qp = nullptr;  ///< null: queue pair a
     std::uint8_t flags = kSignaled;
     std::uint32_t length = 8;
-    std::size_t from = 0;  ///< place in `source`
-    std::size_t to = 0;    ///< place in `target`
+    std::size_t from = 0;  ///< offset in `source`
+    std::size_t to = 0;    ///< offset in `target`
 };
-/// Properties of a receive that a test may change.
+/// The properties of a receive that a test may choose.
 struct RecvShape {
-    const SteppedWorld::Qp* qp = nullptr;    ///< null: b
-    const SteppedWorld::Srq* srq = nullptr;  ///< not null: a receive of this shared queue, and of no queue pair
+    const SteppedWorld::Qp* qp = nullptr;  ///< null: queue pair b
+    /// Not null: the receive is for this shared receive queue and for no queue pair.
+    const SteppedWorld::Srq* srq = nullptr;
     std::uint32_t length = 64;
-    std::size_t to = kReceived;  ///< place in `target`
+    std::size_t to = kReceived;  ///< offset in `target`
 };
 
-/// Flags of a request that is signaled only if `signaled`.
+/// The flags of a request: kSignaled if `signaled`, and none otherwise.
 constexpr std::uint8_t signaled_if(bool signaled) {
     return signaled ? std::uint8_t{kSignaled} : std::uint8_t{0};
 }
@@ -44,7 +45,8 @@ protected:
     using Buffer = SteppedWorld::Buffer;
     using Qp = SteppedWorld::Qp;
 
-    /// Makes a world with one session, and with a and b on one CQ. A second call makes a new world.
+    /// Makes a world with one session, and with queue pairs a and b on one CQ. A second call replaces the world by a
+    /// new one.
     void make(const SteppedWorld::QpShape& shape = {}, SteppedWorld::Options options = {}) {
         make_world(std::move(options));
         world->add_session();
@@ -62,7 +64,7 @@ protected:
         }
     }
 
-    /// Makes two queue pairs that are connected to each other. The first two of a world are a and b.
+    /// Makes two queue pairs that are connected to each other. The first two queue pairs of a world are a and b.
     std::pair<Qp*, Qp*> pair(const SteppedWorld::QpShape& near, const SteppedWorld::QpShape& far,
                              const PathAttributes& path = {}, const PathAttributes& back = {}) {
         Qp& one = world->add_qp(near);
@@ -75,7 +77,7 @@ protected:
         return {&one, &other};
     }
     std::pair<Qp*, Qp*> pair(const SteppedWorld::QpShape& shape = {}) { return pair(shape, shape); }
-    /// Connects each with the other.
+    /// Connects each of the two queue pairs to the other.
     void connect(Qp& one, Qp& other, const PathAttributes& path = {}, const PathAttributes& back = {}) {
         world->connect(one, other, path);
         world->connect(other, one, back);
@@ -114,7 +116,7 @@ protected:
         }
         return request;
     }
-    /// Binds the window to all of `memory`, for writes, under its next key.
+    /// A request that binds the window to all of `memory`, with write access, under the window's next key.
     [[nodiscard]] static WorkRequest bind(std::uint64_t tag, const Qp& qp, const SteppedWorld::Window& window,
                                           const Buffer& memory, MrHandle region) {
         return {.tag = tag,
@@ -126,7 +128,7 @@ protected:
                 .opcode = Opcode::bind_mw,
                 .flags = kSignaled};
     }
-    /// Takes its operands from a write, whatever send queue opcode it has.
+    /// Makes a request of any send queue opcode, with the operands of a write.
     [[nodiscard]] WorkRequest request(Opcode opcode, std::uint64_t tag, const RequestShape& shape = {}) const {
         WorkRequest request = write(tag, shape);
         request.opcode = opcode;
@@ -141,22 +143,22 @@ protected:
         ASSERT_EQ(try_submit(request, session), Refusal::none);
     }
     void submit(const WorkRequest& request) { ASSERT_EQ(try_submit(request), Refusal::none); }
-    /// Submits all of them as one burst.
+    /// Submits all the requests as one burst.
     void submit(std::span<const WorkRequest> requests) {
         ASSERT_EQ(world->session(session_of(requests.front())).try_submit(requests).accepted, requests.size());
     }
 
-    /// The session that submits a request if the test names none.
+    /// The session that submits a request, unless the test names one.
     [[nodiscard]] virtual std::uint32_t session_of(const WorkRequest&) const { return 0; }
 
-    /// Makes `n` steps; time goes on.
+    /// Makes `n` steps, and the clock advances with each step.
     void turn(int n = 50) {
         for (int i = 0; i < n; ++i) {
             world->step();
             world->now += 1000;
         }
     }
-    /// Steps until `n` completions have come; time stands still.
+    /// Steps until `n` completions have come. The clock stands still.
     std::vector<Completion> step_until(std::size_t n, std::uint32_t session = 0) {
         std::vector<Completion> all;
         for (int i = 0; i < 200 && all.size() < n; ++i) {
@@ -166,7 +168,7 @@ protected:
         }
         return all;
     }
-    /// Steps until a completion has come, which is to be the only one.
+    /// Steps until a completion has come, and expects no second one.
     Completion one(std::uint32_t session = 0) {
         const std::vector<Completion> all = world->await(1, session);
         EXPECT_EQ(all.size(), 1u);
@@ -180,13 +182,14 @@ protected:
     Qp* b = nullptr;
 };
 
-/// Two sessions of a worker, and pairs of queue pairs between them: from[i] of one session sends to to[i] of the other.
+/// Two sessions of a worker, and pairs of queue pairs between them: from[i] of one session sends to to[i] of the other
+/// session.
 class SenderReceiverFixture : public WorkerFixture {
 protected:
     static constexpr std::uint32_t kSender = 0;
     static constexpr std::uint32_t kReceiver = 1;
 
-    /// Makes a world with the two sessions and a CQ, without queue pairs.
+    /// Makes a world with the two sessions and a CQ, but without queue pairs.
     void make_world(SteppedWorld::Options options = {}, std::uint32_t cqe = 1024) {
         from.clear();
         to.clear();
@@ -195,7 +198,7 @@ protected:
         world->add_session();
         world->add_cq(cqe);
     }
-    /// Makes two queue pairs that are connected to each other: the next of `from` and of `to`.
+    /// Makes two queue pairs that are connected to each other, and appends them to `from` and `to`.
     void add_pair(const SteppedWorld::QpShape& sender, const SteppedWorld::QpShape& receiver,
                   const PathAttributes& path = {}, const PathAttributes& back = {}) {
         const auto [near, far] = pair(sender, receiver, path, back);

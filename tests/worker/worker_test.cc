@@ -1,5 +1,5 @@
-// The worker, stepped by hand on the software device: there is no thread, and nothing happens that the test does not
-// ask for.
+// The worker, stepped by hand on the software device. There is no second thread, and nothing happens that the test does
+// not ask for.
 #include <array>
 #include <cstring>
 
@@ -82,7 +82,7 @@ TEST_F(WorkerTest, UnsignaledWorkIsRetiredAndCountedWithoutACompletion) {
     EXPECT_EQ(one().tag, 3u);
     EXPECT_EQ(world->session().retired(a->handle()), 3u);
     EXPECT_EQ(world->session().figures().in_flight(), 0u);
-    // The worker signals one request itself after a quarter of the queue.
+    // After a quarter of the queue, the worker signals one request on its own account.
     for (std::uint64_t tag = 4; tag < 8; ++tag) {
         submit(write(tag, {.flags = 0}));
     }
@@ -190,7 +190,7 @@ TEST_F(WorkerTest, RequestsThatCanNeverWorkAreRefusedWithTheirReason) {
 TEST_F(WorkerTest, AnSgeThatIsNotCountedIsRefused) {
     make();
     Session& session = world->session();
-    submit(write(1));  // from here on the session knows this queue pair's form of an ordinary request
+    submit(write(1));  // after this the session knows the form of an ordinary request of this queue pair
     std::vector<WorkRequest> forgotten{write(2), send(2), recv(2), this->request(Opcode::rdma_read, 2)};
     for (WorkRequest& request : forgotten) {
         request.num_sge = 0;
@@ -207,14 +207,14 @@ TEST_F(WorkerTest, AnSgeThatIsNotCountedIsRefused) {
     EXPECT_EQ(one().status, Status::success);
 }
 
-// A client's library is not trusted: the worker checks again.
+// The worker does not trust a client's library and checks again.
 TEST_F(WorkerTest, AnAtomicThatIsNotOf8BytesIsRefusedByTheWorker) {
     make();
     ASSERT_TRUE(world->raw().try_push(this->request(Opcode::atomic_fetch_and_add, 1, {.length = 4})));
     EXPECT_EQ(one().status, Status::request_refused);
 }
 
-// Bug found by the simulation: the retired count of the old handle began again.
+// Bug found by the simulation: a reset made the retired count of the old handle begin again.
 TEST_F(WorkerTest, WhatWasRetiredOfAHandleStaysAfterAReset) {
     make();
     Session& session = world->session();
@@ -236,7 +236,7 @@ TEST_F(WorkerTest, WhatWasRetiredOfAHandleStaysAfterAReset) {
     connect(*a, *b);
     submit(write(4, {.flags = 0}));
     submit(write(5));
-    EXPECT_EQ(one().tag, 5u) << "that one failed before the reset is no failure of this one";
+    EXPECT_EQ(one().tag, 5u) << "a failure before the reset does not count in the new life";
     EXPECT_EQ(session.retired(a->handle()), 1u);
 }
 
@@ -256,7 +256,7 @@ TEST_F(WorkerTest, SeveralSgesAndInlinePayloadsArriveWhole) {
         }
         ASSERT_EQ(world->session().try_submit_inline(write(2), {payload.data(), length}), Refusal::none);
         const std::array<std::byte, 64> sent = payload;
-        payload.fill(std::byte{0xee});  // the buffer is free again at once
+        payload.fill(std::byte{0xee});  // the session has copied the payload, so the buffer is free again at once
         const auto completions = world->await(1);
         ASSERT_EQ(completions.size(), 1u);
         EXPECT_EQ(completions[0].status, Status::success);
@@ -327,7 +327,7 @@ TEST_F(WorkerTest, AnErrorFlushesEverythingBehindItInOrder) {
 TEST_F(WorkerTest, UnsignaledWorkThatSucceededBeforeAnErrorIsRetiredAllTheSame) {
     make();
     submit(write(1, {.flags = 0}));
-    world->step(20);  // done, but without a CQE
+    world->step(20);  // the write is done, but no CQE has shown it
     ASSERT_EQ(world->session().retired(a->handle()), 0u);
     world->to_error(*a);
     world->step(20);
@@ -343,7 +343,7 @@ TEST_F(WorkerTest, ReceivesSubmittedToAQpInErrorComeBackInOrder) {
     }
     world->step();
     for (std::uint64_t tag = 3; tag < 6; ++tag) {
-        submit(recv(tag));  // in the ring when the error comes
+        submit(recv(tag));  // still in the ring when the error comes
     }
     world->to_error(*b);
     const auto completions = world->await(6);
@@ -397,7 +397,7 @@ TEST_F(WorkerTest, SeveralSessionsOfOneQpGetTheirOwnCompletionsBack) {
             EXPECT_EQ(completions[i].tag, 100 * s + 2 * i);
         }
     }
-    // The remaining requests are unsignaled, and no later completion covers them; close() accounts for them.
+    // The remaining requests are unsignaled, and no later completion covers them. close() completes or retires them.
     world->close(*a);
     for (std::uint32_t s = 0; s < 3; ++s) {
         world->poll(s);
@@ -430,7 +430,8 @@ TEST_F(WorkerTest, WhatIsSubmittedAfterTheWorkerLetGoCompletesAsSessionClosed) {
     make();
     submit(write(1));
     world->proxy.remove_session(0);
-    // On another thread, this could happen between the worker's last look at the ring and the word that it is closed.
+    // With two threads, this could happen between the worker's last look at the ring and the moment in which the
+    // session learns that it is closed.
     const std::array<Sge, 4> sges{};
     ASSERT_EQ(world->session().try_submit(write(2), sges), Refusal::none);
     submit(recv(3));
@@ -445,7 +446,7 @@ TEST_F(WorkerTest, WhatIsSubmittedAfterTheWorkerLetGoCompletesAsSessionClosed) {
     EXPECT_EQ(world->session().try_submit(write(4)), Refusal::session_closed);
 }
 
-// If the CQ still referred to the session, the address sanitizer would report the access.
+// If the CQ still referred to the removed session, the address sanitizer would report the access.
 TEST_F(WorkerTest, ACqThatServedASessionForgetsIt) {
     make();
     const std::uint32_t second = world->add_session();
@@ -459,7 +460,7 @@ TEST_F(WorkerTest, ACqThatServedASessionForgetsIt) {
     EXPECT_EQ(world->await(1).size(), 1u);
 }
 
-// Bug found by the simulation: requests that no device saw all completed as sends.
+// Bug found by the simulation: requests that no device had seen all completed with the opcode of a send.
 TEST_F(WorkerTest, WhatNoDeviceSawCompletesAsWhatItWas) {
     make();
     constexpr std::array<std::pair<Opcode, CompletionOpcode>, 6> kCases{{
@@ -520,18 +521,20 @@ TEST_F(WorkerTest, AFullRingIsSearchedForAKeyInPartsAndToItsEnd) {
     EXPECT_TRUE(world->uses_key(0, 0, target->lkey(), {}, 7)) << "it stands at the ring's end";
     EXPECT_GE(steps, 600 / 64) << "so much at a time";
     EXPECT_LE(steps, 2 * 600 / 64);
-    // A search for another process's object skips this session, whose requests cannot name it.
+    // A search for another process's object skips this session, because the requests of this session cannot name that
+    // object.
     steps = 0;
     EXPECT_FALSE(world->uses_key(0, 1, target->lkey(), {}, 8));
     EXPECT_LT(steps, 600 / 64);
-    // A request that is taken between two looks is found in the queue pair's table, which is searched after the rings.
+    // The worker may take a request from the ring while it searches. It finds such a request in the queue pair's table,
+    // which it searches after the rings.
     EXPECT_TRUE(world->uses_key(0, 0, source->lkey(), {}, 7));
     EXPECT_FALSE(world->uses_key(0, 0, target->lkey() + 1000, {}, 7));
 }
 
 TEST_F(WorkerTest, ASessionThatPublishesNonsenseIsEndedAndTheWorkerLivesOn) {
     make();
-    // A hostile process writes straight into the shared ring, past all checks.
+    // A hostile process writes straight into the shared ring and bypasses all checks.
     RingProducer<WorkRequest> raw = world->raw();
     for (int i = 0; i < 64; ++i) {
         WorkRequest request;

@@ -1,6 +1,6 @@
-// Writes the manual pages of the programs, and what completes their command lines in bash.
+// Writes the manual pages of the programs, and the bash scripts that complete their command lines.
 //
-//   make-manual DIRECTORY CONFIG-FILE      (the configuration that pollcored reads unless it is told)
+//   make-manual DIRECTORY CONFIG-FILE      (CONFIG-FILE: the configuration that pollcored reads by default)
 #include <cstdio>
 #include <filesystem>
 #include <fstream>

@@ -11,10 +11,10 @@
 namespace pollcore::soft {
 namespace {
 
-// When to look again while a link is full: the link's reader makes room without telling anybody.
+// How long a thread sleeps at most while a link is full: the link's reader makes room without waking anybody.
 constexpr std::uint64_t kLookAgainNs = 20'000;
 
-// How often next_event() moves the engine before the engine counts as busy.
+// The most times that next_event() moves the engine before it reports that there is no event.
 constexpr int kMovesMax = 16;
 
 }  // namespace
@@ -76,7 +76,7 @@ int Channel::next_event(ibv_cq*& cq) noexcept {
     SoftCq& first = *first_raised_;
     unlist(first);
     if (--first.events_raised != 0)
-        list(first);  // behind the others
+        list(first);  // behind the other CQs
     ++first.events_taken;
     cq = first.plain();
     return 0;
@@ -96,7 +96,7 @@ void Channel::awake() noexcept {
 std::uint64_t Channel::look_again_ns() noexcept {
     const std::lock_guard guard(engine_->lock());
     if (engine_->has_packets())
-        return 0;  // packets came after next_event() had looked
+        return 0;  // packets have come since next_event() looked
     const std::uint64_t timer = engine_->next_deadline_ns();
     return engine_->has_turns() ? std::min(timer, engine_->now_ns() + kLookAgainNs) : timer;
 }

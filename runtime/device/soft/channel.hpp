@@ -1,8 +1,8 @@
-// A completion channel of the software device: the events of the CQs of one engine, and the bell of the thread that
-// moves it.
+// A completion channel of the software device. It holds the events of the CQs of one engine, and wakes the thread that
+// moves this engine.
 //
-// Thread safety: raise() and forget() are called under the engine's lock; the other functions take it.
-// Invariant: a CQ with events that nobody has taken stands once in the list that begins at first_raised_.
+// Thread safety: raise() and forget() are called under the engine's lock. The other functions take this lock.
+// Invariant: a CQ with events that nobody has taken is exactly once in the list that begins at first_raised_.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ public:
 
     [[nodiscard]] const Engine& engine() const noexcept { return *engine_; }
 
-    /// Raises an event. The CQ is not armed any more.
+    /// Raises an event, and disarms the CQ.
     void raise(SoftCq& cq) noexcept;
     /// Drops the events of the CQ that nobody has taken.
     void forget(SoftCq& cq) noexcept;
@@ -46,7 +46,7 @@ private:
     SoftCq** behind_raised_ = &first_raised_;
 };
 
-/// The sleeping thread's handle of a Channel, which it shares with the CQs.
+/// The handle by which a sleeping thread uses a Channel. The thread and the CQs share the Channel.
 class SoftCompletionChannel final : public CompletionChannel {
 public:
     explicit SoftCompletionChannel(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {}

@@ -1,8 +1,9 @@
-// Copying between packets and registered memory that application threads or other engines may be looking at.
+// Copies between packets and registered memory, while application threads or other engines may read or write that
+// memory.
 //
-// An application may poll the last bytes of an RDMA write, and a word may be the target of atomics while it is read or
-// written. So the last bytes of a piece are stored last, with release, and as one word if the alignment permits. A
-// piece that is one aligned word is loaded as one word.
+// An application may poll the last bytes of an RDMA write. An atomic may change a word while the word is copied. So the
+// last bytes of a piece are stored last, with release, and as one word if the alignment permits. A piece that is one
+// aligned word is loaded as one word.
 #pragma once
 
 #include <atomic>
@@ -29,7 +30,7 @@ inline void load_word(std::byte* to, const std::byte* from) noexcept {
 }
 }  // namespace detail
 
-/// Into registered memory.
+/// Copies into registered memory.
 inline void copy_to_memory(std::byte* to, const std::byte* from, std::size_t size) noexcept {
     if (size == 0)
         return;
@@ -48,12 +49,12 @@ inline void copy_to_memory(std::byte* to, const std::byte* from, std::size_t siz
     }
 }
 
-/// Bytes at the end of a write that a thread may poll, if writes come in order: the last word, or the few words of a
-/// record's header.
+/// How many bytes at the end of a write a thread may poll, if writes come in order: the last word, or the few words at
+/// the end of a record.
 inline constexpr std::size_t kLookedAt = 32;
 
-/// Like copy_to_memory(), but stores the last `looked_at` bytes word by word, in order: somebody may be looking at
-/// them.
+/// Like copy_to_memory(), but stores the last `looked_at` bytes word by word, in order, because a thread may poll any
+/// of them.
 inline void write_to_memory(std::byte* to, const std::byte* from, std::size_t size, std::size_t looked_at) noexcept {
     constexpr std::size_t kWord = sizeof(std::uint64_t);
     if (size > looked_at) {
@@ -75,7 +76,7 @@ inline void write_to_memory(std::byte* to, const std::byte* from, std::size_t si
     copy_to_memory(to, from, size);
 }
 
-/// Out of registered memory.
+/// Copies out of registered memory.
 inline void copy_from_memory(std::byte* to, const std::byte* from, std::size_t size) noexcept {
     const auto begin = reinterpret_cast<std::uintptr_t>(from);
     if (size == 8 && begin % 8 == 0) {

@@ -1,11 +1,12 @@
-// Wakes the thread of an engine that sleeps on its completion channel. A thread that brings work to the engine rings
-// it.
+// Wakes the thread of an engine when this thread sleeps on its completion channel. Another thread that brings work to
+// the engine rings the doorbell.
 //
-// No wake-up is lost: a thread that brings work publishes the work and then looks whether the other thread sleeps. The
-// sleeping thread says that it sleeps and then looks for work. All these operations are sequentially consistent, so at
-// least one of the two threads sees what the other did (I8, H22).
+// No wake-up is lost. The bringer of work publishes the work, and then looks whether the engine's thread sleeps. The
+// engine's thread announces that it sleeps, and then looks for work. All four operations are sequentially consistent,
+// so at least one of the two threads sees what the other did (I8, H22).
 //
-// Thread safety: open() before anybody rings; expect(), answer() and rest() by the thread that sleeps; ring() by any.
+// Thread safety: open() is called before anybody rings. The thread that sleeps calls expect(), answer() and rest(). Any
+// thread may call ring().
 #pragma once
 
 #include <atomic>
@@ -16,29 +17,29 @@ namespace pollcore::soft {
 
 class Doorbell {
 public:
-    /// From here on it may be rung. Throws Error.
+    /// From now on the doorbell may be rung. Throws Error.
     void open() {
         if (fd_.valid())
             return;
         fd_ = make_event_fd("a completion channel");
-        // Relaxed: the caller makes sure that nobody brings work with the old value; see Fabric::settle.
+        // Relaxed: the caller makes sure that no thread goes on with the old value; see Fabric::settle.
         used_.store(true, std::memory_order_relaxed);
     }
     [[nodiscard]] int fd() const noexcept { return fd_.get(); }
-    /// Whether the thread may ever sleep. If not, no memory order is needed for it.
+    /// Whether the engine's thread may ever sleep. If not, work may be published without regard to a sleeper.
     [[nodiscard]] bool used() const noexcept { return used_.load(std::memory_order_relaxed); }
 
-    /// The thread will sleep unless it finds work after this.
+    /// The calling thread announces that it will sleep unless it finds work after this call.
     void expect() noexcept { asleep_.store(true, std::memory_order_seq_cst); }
-    /// The thread looks for the work. Empties fd(), even if a ring comes late from a thread that had found this one
-    /// asleep: else fd() would stay readable, and the thread would never sleep again.
+    /// The calling thread is awake and looks for work. Empties fd(), even if a late ring comes from a thread that had
+    /// seen this one asleep. Otherwise fd() would stay readable, and the calling thread would never sleep again.
     void answer() noexcept {
         asleep_.store(false, std::memory_order_seq_cst);
         (void)drain_event(fd_.get());
     }
-    /// The thread is awake, and need not be told of work. No system call.
+    /// The calling thread is awake, so nobody need ring. Makes no system call.
     void rest() noexcept { asleep_.store(false, std::memory_order_seq_cst); }
-    /// Work was published, by a sequentially consistent store or under the engine's lock.
+    /// Called after work was published by a sequentially consistent store, or under the engine's lock.
     void ring() noexcept {
         if (asleep_.load(std::memory_order_seq_cst)) [[unlikely]]
             wake();

@@ -1,4 +1,4 @@
-// Moving an engine: turns, arriving packets, completions, timers.
+// The work of an engine in move(): turns of its QPs, arriving packets, completions, timers.
 #include "device/soft/engine.hpp"
 
 #include <algorithm>
@@ -96,7 +96,7 @@ std::uint32_t Engine::receive_responses(LinkPair& link) noexcept {
     return work;
 }
 
-/// The oldest packet of a link, unless the fault plan drops or delays it; null: there is none.
+/// The oldest packet of a link that the fault plan does not drop. Null: there is none, or the fault plan delays it.
 const Packet* Engine::next_packet(Link& link) noexcept {
     if (link.held_until_ns() != 0 || core_.faults.armed(SoftFault::Kind::lose_packet, SoftFault::Kind::delay_packet))
         [[unlikely]] {
@@ -138,7 +138,7 @@ SoftQp* Engine::find(const Packet& packet) noexcept {
 }
 
 bool Engine::path_open(const SoftQp& qp) const noexcept {
-    // Both relaxed: a packet that is sent around the moment of a change may be lost or not.
+    // Both loads are relaxed: a packet that is sent around the moment of a change may be lost or not.
     return qp.peer != nullptr && !qp.peer->receiver_gone.load(std::memory_order_relaxed) &&
            core_.port_up.load(std::memory_order_relaxed);
 }
@@ -174,8 +174,8 @@ void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t fr
         notify(cq, wc, receive);
 }
 
-/// Fills in what the CQ keeps beside the entry in this slot. A failed completion has no time: syndromes stand in its
-/// place.
+/// Fills in the payload and the time that the CQ keeps for the entry in this slot. A failed completion has no time: its
+/// place holds syndromes.
 [[gnu::cold, gnu::noinline]] void Engine::keep_more(SoftCq& cq, std::uint32_t slot) noexcept {
     const Cqe& entry = cq.entries[slot];
     if (!cq.held.empty())
@@ -185,7 +185,8 @@ void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t fr
             entry.wc.status == IBV_WC_SUCCESS ? now_ns() : std::uint64_t{entry.wc.byte_len} << 32 | entry.wc.vendor_err;
 }
 
-/// A completion has come to an armed CQ. A failed completion counts as solicited (IBTA 11.4.2.2).
+/// Called when a completion has come to an armed CQ. Raises the CQ's event if this completion calls for it. A failed
+/// completion counts as solicited (IBTA 11.4.2.2).
 [[gnu::cold, gnu::noinline]] void Engine::notify(SoftCq& cq, const ibv_wc& wc, bool receive) noexcept {
     const bool solicited = wc.status != IBV_WC_SUCCESS || (receive && solicited_);
     if (cq.armed == Armed::solicited && !solicited)
@@ -195,7 +196,7 @@ void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t fr
         if (moderation.until_ns == 0) {
             moderation.until_ns = now_ns() + moderation.period_ns;
             moderated_cqs_.push_back(&cq);
-            doorbell_->ring();  // the sleeping thread does not know of this timer
+            doorbell_->ring();  // the engine's thread, if it sleeps, does not know of this timer
         }
         return;
     }
@@ -203,7 +204,7 @@ void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t fr
     cq.events_to->raise(cq);
 }
 
-/// Raises the events that were held back long enough.
+/// Raises events that were held back for their whole period.
 [[gnu::cold, gnu::noinline]] void Engine::run_moderation(std::uint64_t now_ns) noexcept {
     std::erase_if(moderated_cqs_, [now_ns](SoftCq* cq) {
         if (now_ns < cq->moderation.until_ns)
@@ -213,7 +214,7 @@ void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t fr
     });
 }
 
-/// Whether a completion is lost because its CQ has no room. If so, handles the overrun.
+/// Returns true if a completion is lost because its CQ has no room. Then it also handles the overrun.
 [[gnu::cold, gnu::noinline]] bool Engine::overruns(SoftCq& cq, const SoftQp& qp) noexcept {
     if (cq.tail - cq.head != cq.capacity && !core_.faults.meet(SoftFault::Kind::overrun, qp.qp_num))
         return false;
@@ -222,14 +223,15 @@ void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t fr
         core_.events.raise(IBV_EVENT_CQ_ERR, cq.plain());
         return true;
     }
-    // The CQ's QPs go to error only at the end of the move: their state must not change under the caller.
+    // The CQ's QPs go to error only at the end of move(): their state must not change while a caller of this function
+    // uses them.
     cq.dead = true;
     overrun_cqs_.push_back(&cq);
     return true;
 }
 
-/// In a failed completion only wr_id, status, qp_num and vendor_err are valid. The other fields are whatever the
-/// hardware left there; even the opcode may not fit the queue.
+/// In a failed completion only wr_id, status, qp_num and vendor_err are valid. On hardware the other fields hold
+/// arbitrary values, and even the opcode may not fit the queue. So this fills them with garbage.
 [[gnu::cold, gnu::noinline]] void Engine::spoil(ibv_wc& wc) noexcept {
     const auto garbage = [this] {
         garbage_ ^= garbage_ << 13;
@@ -239,7 +241,7 @@ void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t fr
     };
     const std::uint32_t opcode = garbage();
     static_assert(sizeof(wc.opcode) == sizeof(opcode));
-    std::memcpy(&wc.opcode, &opcode, sizeof(opcode));  // no value of the enumeration
+    std::memcpy(&wc.opcode, &opcode, sizeof(opcode));  // may be no value of the enumeration
     wc.vendor_err = vendor_err_of(wc.status);
     wc.byte_len = garbage();
     wc.imm_data = garbage();
@@ -251,8 +253,8 @@ void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t fr
     wc.dlid_path_bits = static_cast<std::uint8_t>(garbage());
 }
 
-/// A CQ that overran is lost: its event is raised once, and each of its QPs has a catastrophic error of its own (IBTA
-/// 11.2.8 and 10.2.6).
+/// A CQ that was overrun is dead. Its event is raised once, and each QP that uses the CQ has a catastrophic error of
+/// its own (IBTA 11.2.8 and 10.2.6).
 [[gnu::cold, gnu::noinline]] void Engine::kill_overrun_cqs() noexcept {
     while (!overrun_cqs_.empty()) {
         SoftCq* cq = overrun_cqs_.back();
@@ -315,7 +317,7 @@ std::uint32_t Engine::flush_sends(SoftQp& qp, std::uint32_t most) noexcept {
     return work;
 }
 
-/// The position behind the last receive that is flushed.
+/// The count of the first receive that is not flushed.
 std::uint32_t Engine::flush_end(const SoftQp& qp) const noexcept {
     return core_.profile.keeps_late_receives ? qp.late_receives : qp.rq.posted;
 }
@@ -331,7 +333,8 @@ std::uint32_t Engine::flush(SoftQp& qp) noexcept {
         push_cqe(qp.recv_queue_cq(), qp, wc, qp.rq.done, true);
     }
     if (qp.shared != nullptr && !qp.last_wqe_said) [[unlikely]] {
-        // Only the SRQ receive that this QP has taken ends here; the others serve other QPs (IBTA 10.2.9).
+        // Only the receive that this QP has taken ends here; receives that are still in the SRQ serve other QPs (IBTA
+        // 10.2.9).
         if (qp.receive_taken)
             fail_recv(qp, IBV_WC_WR_FLUSH_ERR);
         qp.last_wqe_said = true;
@@ -354,8 +357,8 @@ void Engine::hold_clock(std::uint64_t now_ns) noexcept {
     last_now_ns_ = std::max(last_now_ns_, now_ns);
 }
 
-/// An acknowledgement timer runs from the first look at the clock after the packet was sent. So it never fires early,
-/// and the clock need be read only once in many moves.
+/// An acknowledgement timer starts at the first look at the clock after its packet was sent. So it never fires early,
+/// and it is enough to read the clock once in many moves.
 void Engine::look_at_clock() noexcept {
     if (clock_held_)
         return;
@@ -393,7 +396,7 @@ void Engine::run_timer(SoftQp& qp, std::uint64_t now_ns) noexcept {
         timers_.remove(qp);
         activate(qp);
     } else if (qp.sq.done == tx.assigned) {
-        timers_.remove(qp);  // everything was acknowledged
+        timers_.remove(qp);  // all sent WQEs were acknowledged
         tx.deadline_ns = 0;
     } else if (tx.deadline_ns == 0) {
         tx.deadline_ns = now_ns + tx.ack_timeout_ns;
@@ -404,16 +407,17 @@ void Engine::run_timer(SoftQp& qp, std::uint64_t now_ns) noexcept {
         else if (tx.waits_since_ns == 0)
             tx.waits_since_ns = now_ns;
         else if (now_ns - tx.waits_since_ns >= kHostPatienceNs)
-            retry(qp);  // the peer's thread does not come back
+            retry(qp);  // the peer's thread has not polled for too long
     }
 }
 
-/// Whether packets of the connection may be waiting in a link because an engine did not move. An HCA answers
-/// whether or not its host polls, so a host that does not poll must not count as a lost packet.
+/// Whether packets of the connection may be waiting in a link because an engine does not move. An HCA answers even if
+/// its host does not poll, so a host that does not poll must not look like a lost packet.
 bool Engine::still_under_way(const SoftQp& qp, std::uint64_t now_ns) noexcept {
     if (!path_open(qp) || !qp.peer->attended.load(std::memory_order_relaxed))
         return false;
-    // A delay of the fault plan stands for the network. A packet that still waits when it is over waits for the host.
+    // A delay by the fault plan stands for the network, so a delayed packet does not count. A packet that still waits
+    // after its delay waits for the host.
     const auto due = [now_ns](const Link& link) { return link.held_until_ns() <= now_ns; };
     if (!qp.peer->requests.drained() && due(qp.peer->requests))
         return true;

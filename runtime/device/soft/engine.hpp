@@ -1,13 +1,14 @@
-// An engine: the part of the software device that moves when one thread polls.
+// An engine: the part of the software device that runs when one thread polls.
 //
-// It holds the QPs and CQs of one thread domain, takes packets off the links that lead to it, and runs the
-// protocols of its QPs: reliable connections in requester.cc and responder.cc, the others in unreliable.cc. Nothing
-// else moves work: a post only enqueues.
+// An engine holds the QPs and CQs of one thread domain. It takes packets off the links that lead to it, and runs the
+// protocols of its QPs: reliable connections in requester.cc and responder.cc, the other types in unreliable.cc. A post
+// only enqueues work. The engine does the work when it moves, that is, in move().
 //
-// Thread safety: everything but lock(), id() and gid() requires the lock. Two engines meet only in links;
-// an engine never takes another's lock.
-// Invariants: a QP that could send, flush or answer now is on the list for it. Each call of move() does a
-// bounded amount of work (the k...Max constants below).
+// Thread safety: everything requires the engine's lock, except lock(), id(), gid(), profile(), doorbell(), removed(),
+// fail() and mark_incoming_gone(). Two engines exchange packets only through links; an engine never takes the lock of
+// another.
+// Invariants: a QP that could send or flush now is in tx_active_; a QP that could answer now is in rx_active_. Each
+// call of move() does a bounded amount of work (the k...Max constants below).
 #pragma once
 
 #include <atomic>
@@ -37,7 +38,7 @@ namespace pollcore::soft {
     return 0x50f70000u | static_cast<std::uint32_t>(status);
 }
 
-/// What all engines of a device share.
+/// The state that all engines of a device share.
 struct DeviceCore {
     DeviceCore(std::function<std::uint64_t()> clock_ns, std::uint32_t regions_max, const SoftProfile& habits,
                std::uint64_t fault_seed)
@@ -49,11 +50,12 @@ struct DeviceCore {
     FaultPlan faults;
     EventQueue events;
     ibv_gid gid{};
-    /// Relaxed: a port that goes down loses packets a moment earlier or later.
+    /// Relaxed: it does not matter whether a port that goes down loses packets a moment earlier or later.
     std::atomic<bool> port_up{true};
-    /// The kernel has let go of the device. Sequentially consistent, as everything that a Doorbell is rung for.
+    /// The kernel has removed the device. Sequentially consistent, as is required of everything that a Doorbell is rung
+    /// for.
     std::atomic<bool> removed{false};
-    /// RNR NAKs of all QPs, gone ones too. Relaxed: they only count.
+    /// RNR NAKs of all QPs, including destroyed ones. Relaxed: they are only counters.
     std::atomic<std::uint64_t> rnr_naks_received{0};
     std::atomic<std::uint64_t> rnr_naks_sent{0};
 };
@@ -61,13 +63,13 @@ struct DeviceCore {
 class alignas(kCacheLine) Engine {
 public:
     // Burst limits of one move().
-    static constexpr std::uint32_t kTurnsMax = 16;           ///< QPs that send; also QPs that answer
+    static constexpr std::uint32_t kTurnsMax = 16;           ///< QPs that send, and as many QPs that answer
     static constexpr std::uint32_t kPacketsPerTurnMax = 16;  ///< packets that one QP sends
-    static constexpr std::uint32_t kReceiveMax = 64;         ///< packets taken off one link
+    static constexpr std::uint32_t kReceiveMax = 64;         ///< packets that are taken off one link
     static constexpr std::uint32_t kFlushPerTurnMax = 128;   ///< work requests that one QP flushes
     /// While a timer is armed, one move in kMovesPerClock reads the clock.
     static constexpr std::uint32_t kMovesPerClock = 16;
-    /// A thread that has not polled for this time is gone: packets that wait for it count as lost.
+    /// If a thread has not polled for this time, packets that wait for it count as lost.
     static constexpr std::uint64_t kHostPatienceNs = 10'000'000'000;
 
     Engine(DeviceCore& core, std::shared_ptr<Fabric> fabric);
@@ -81,23 +83,24 @@ public:
     [[nodiscard]] FaultPlan& faults() noexcept { return core_.faults; }
     [[nodiscard]] const SoftProfile& profile() const noexcept { return core_.profile; }
     [[nodiscard]] bool removed() const noexcept { return core_.removed.load(std::memory_order_seq_cst); }
-    /// The doorbell of the thread that moves this engine.
+    /// The doorbell of the thread that polls, and so moves this engine.
     [[nodiscard]] const std::shared_ptr<Doorbell>& doorbell() const noexcept { return doorbell_; }
 
     // ---- engine.cc: moving ----
 
-    /// Does all work that can be done now, up to the burst limits. Returns how much it did.
+    /// Does all work that can be done now, up to the burst limits. Returns the amount of work done.
     std::uint32_t move() noexcept;
     /// Runs the timers that are due at `now_ns`.
     void tick(std::uint64_t now_ns) noexcept;
-    /// When the next timer is due; max() if none is.
+    /// The time at which the next timer is due; max() if there is none.
     [[nodiscard]] std::uint64_t next_deadline_ns() const noexcept;
     [[nodiscard]] std::uint64_t now_ns() noexcept;
-    /// Stops the clock at `now_ns` until release_clock(): advance() brings its own time.
+    /// Stops the engine's clock at `now_ns` until release_clock(). SoftDevice::advance() sets the time in this way.
     void hold_clock(std::uint64_t now_ns) noexcept;
     void release_clock() noexcept { clock_held_ = false; }
 
-    /// Whether packets have come and were not taken. For a thread that has announced that it sleeps: see Doorbell.
+    /// Whether packets have come that the engine has not taken. For a thread that has announced that it will sleep: see
+    /// Doorbell.
     [[nodiscard]] bool has_packets() const noexcept;
     /// Whether a QP waits for its next turn, or for room in a link.
     [[nodiscard]] bool has_turns() const noexcept { return !failed_ && !(tx_active_.empty() && rx_active_.empty()); }
@@ -109,28 +112,29 @@ public:
     }
     /// Moves the QP to ERR. Queued work is flushed as the engine moves.
     void enter_error(SoftQp& qp, bool keep_responses) noexcept;
-    /// UC and UD: moves the QP to SQE, where sends are flushed and receives go on.
+    /// For UC and UD: moves the QP to SQE. In this state sends are flushed, and receives go on.
     void enter_send_error(SoftQp& qp) noexcept;
-    /// Back from SQE: flushes the sends that were posted until now.
+    /// Called before the QP goes back from SQE to RTS: flushes the sends that were posted until now.
     void leave_send_error(SoftQp& qp) noexcept;
-    /// Raises the event if a limit is armed and fewer receives are left.
+    /// Raises the SRQ's event if a limit is armed and fewer receives than the limit are left.
     void check_limit(SoftSrq& srq) noexcept;
 
     // ---- engine_table.cc: the control side's part ----
 
-    /// The device has failed: nothing moves any more, and packets that others send here are lost. Takes the lock.
+    /// The device has failed: this engine does no more work, and packets that other engines send to it are lost. Takes
+    /// the lock.
     void fail() noexcept;
 
     /// Gives the QP its number; false when the table is full.
     [[nodiscard]] bool add(SoftQp& qp);
-    /// Takes the QP out of all lists and tables. Its CQEs stay, unless the profile purges them.
+    /// Takes the QP out of all lists and tables. Its CQEs stay in their CQs, unless the profile purges them.
     void remove(SoftQp& qp) noexcept;
     /// Drops all queued work and protocol state.
     void reset(SoftQp& qp) noexcept;
     void add_incoming(std::shared_ptr<LinkPair> link);
     void drop_incoming(std::uint32_t from) noexcept;
     void purge(SoftCq& cq, const SoftQp& qp) noexcept;
-    /// Lets datagrams go to the link's far end.
+    /// Lets datagrams be sent over this link to its far end.
     void add_outgoing(std::shared_ptr<LinkPair> link);
     void drop_outgoing(std::uint32_t to) noexcept;
     void mark_incoming_gone() noexcept;
@@ -210,7 +214,7 @@ private:
     void refuse_write(SoftQp& qp, bool takes_receive) noexcept;
     [[nodiscard]] bool take_receive(SoftQp& qp) noexcept;
     [[nodiscard]] bool take_shared_receive(SoftQp& qp) noexcept;
-    /// The completion of a receive, from the last packet of its message, on a connection.
+    /// The completion of a receive of a connected QP, made from the last packet of the message.
     [[nodiscard]] static ibv_wc received(const SoftQp& qp, const Packet& packet, ibv_wc_opcode opcode) noexcept {
         ibv_wc wc{};
         wc.opcode = opcode;
@@ -232,24 +236,25 @@ private:
     SpinLock lock_;
     bool failed_ = false;
     bool clock_held_ = false;
-    bool timers_unset_ = false;  ///< a deadline waits for the next look at the clock
-    bool solicited_ = false;     ///< the request at hand asks for an event
+    bool timers_unset_ = false;  ///< a timer gets its deadline at the next look at the clock
+    bool solicited_ = false;     ///< the request that is being handled asks for a solicited event
     std::uint32_t moves_to_clock_ = 0;
     QpList<&SoftQp::tx_hook> tx_active_;
     QpList<&SoftQp::rx_hook> rx_active_;
     QpList<&SoftQp::timer_hook> timers_;
     OwnLines<std::shared_ptr<LinkPair>> incoming_;
-    std::uint32_t cqs_ = 0;  ///< number of CQs; overrun_cqs_ and moderated_cqs_ each have room for all of them
+    std::uint32_t cqs_ = 0;  ///< number of CQs; overrun_cqs_ and moderated_cqs_ each have room for this many
     std::vector<SoftCq*> overrun_cqs_;
-    std::vector<SoftCq*> moderated_cqs_;  ///< CQs that hold an event back
+    std::vector<SoftCq*> moderated_cqs_;  ///< CQs that hold back an event
     const std::shared_ptr<Doorbell> doorbell_ = std::make_shared<Doorbell>();
     // warm
     DeviceCore& core_;
     OwnLines<SoftQp*> qps_;
-    std::vector<std::shared_ptr<LinkPair>> outgoing_;  ///< for datagrams, by the number of the far engine
+    /// Links for datagrams, indexed by the number of the engine at the far end.
+    std::vector<std::shared_ptr<LinkPair>> outgoing_;
     std::uint64_t last_now_ns_ = 0;
     std::uint64_t next_deadline_ns_ = std::numeric_limits<std::uint64_t>::max();
-    HeldPayload held_;  ///< goes with the next CQE
+    HeldPayload held_;  ///< payload that the next CQE will hold
     std::uint64_t garbage_ = 0x9e3779b97f4a7c15;
     // cold
     std::uint32_t id_ = 0;

@@ -1,4 +1,4 @@
-// The control side's part of an engine: making it, adding and removing QPs, CQs and links.
+// The part of an engine that the control side uses: makes the engine, adds and removes QPs, CQs and links.
 #include <algorithm>
 #include <mutex>
 
@@ -17,14 +17,14 @@ Engine::~Engine() {
 }
 
 void Engine::fail() noexcept {
-    fabric_->remove(*this);  // takes the locks of other engines, so not under ours
+    fabric_->remove(*this);  // not under our lock, because this takes the locks of other engines
     const std::lock_guard guard(lock_);
     failed_ = true;
 }
 
 bool Engine::add(SoftQp& qp) {
-    // Places go round, so that the number of a QP that is gone is not used again soon. A profile may take the lowest
-    // free one instead.
+    // Places are given out in turn, so that the number of a destroyed QP is not used again soon. With the profile's
+    // reuses_qp_numbers, the lowest free place is taken instead.
     if (core_.profile.reuses_qp_numbers)
         last_index_ = kQpsPerEngineMax - 1;
     for (std::uint32_t tried = 0; tried < kQpsPerEngineMax; ++tried) {
@@ -51,14 +51,14 @@ void Engine::reset(SoftQp& qp) noexcept {
     tx_active_.remove(qp);
     rx_active_.remove(qp);
     timers_.remove(qp);
-    // CQEs stay where they are, but the slots that they would give back are gone.
+    // The QP's CQEs stay in their CQs, but they must not give slots back any more.
     for (SoftCq* cq : {&qp.send_queue_cq(), &qp.recv_queue_cq()}) {
         if (core_.profile.purges_cqes)
             purge(*cq, qp);
         for (std::uint32_t at = cq->head; at != cq->tail; ++at) {
             Cqe& entry = cq->entries[at & cq->mask];
             if (entry.qp == &qp) {
-                // An SRQ goes on, so its slot comes back at once.
+                // The SRQ goes on, so its slot is given back now.
                 if (entry.receive && qp.shared != nullptr)
                     entry.give_back();
                 entry.qp = nullptr;
@@ -87,14 +87,14 @@ void Engine::reset(SoftQp& qp) noexcept {
     qp.current = IBV_QPS_RESET;
 }
 
-/// Takes the QP's completions out. Completions of other QPs move up and keep their order.
+/// Removes the QP's completions from the CQ. Completions of other QPs move up and keep their order.
 void Engine::purge(SoftCq& cq, const SoftQp& qp) noexcept {
     std::uint32_t kept = cq.head;
     for (std::uint32_t at = cq.head; at != cq.tail; ++at) {
         const Cqe& entry = cq.entries[at & cq.mask];
         if (entry.wc.qp_num == qp.qp_num) {
             if (entry.qp == &qp && entry.receive && qp.shared != nullptr)
-                entry.give_back();  // an SRQ goes on
+                entry.give_back();  // the SRQ goes on, so its slot is given back
             continue;
         }
         cq.entries[kept & cq.mask] = cq.entries[at & cq.mask];
@@ -127,7 +127,7 @@ void Engine::add_incoming(std::shared_ptr<LinkPair> link) {
     mark_incoming_attended();
 }
 
-/// Nobody polls for an engine without QPs, so packets that wait for it do not count as under way.
+/// No thread polls for an engine without QPs, so packets that wait for such an engine count as lost.
 void Engine::mark_incoming_attended() noexcept {
     for (const auto& link : incoming_)
         link->attended.store(qps_in_use_ != 0, std::memory_order_relaxed);

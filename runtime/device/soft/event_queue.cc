@@ -34,7 +34,7 @@ const void* EventQueue::object_of(const ibv_async_event& event) noexcept {
         case IBV_EVENT_COMM_EST: return event.element.qp;
         case IBV_EVENT_SRQ_ERR:
         case IBV_EVENT_SRQ_LIMIT_REACHED: return event.element.srq;
-        default: return nullptr;  // of the port or the device, which are not destroyed
+        default: return nullptr;  // an event of the port or the device, which nobody destroys
     }
 }
 
@@ -49,7 +49,7 @@ void EventQueue::push(const Queued& queued) noexcept {
     }
     unused_.front() = queued;
     queue_.splice(queue_.end(), unused_, unused_.begin());
-    // The eventfd's counter cannot be full here: take() empties it whenever the queue gets empty.
+    // The eventfd's counter cannot be full here, because take() resets it whenever the queue becomes empty.
     (void)eventfd_write(fd_, 1);
 }
 
@@ -93,7 +93,7 @@ void EventQueue::close() noexcept {
     (void)eventfd_write(fd_, 1);
 }
 
-/// Under the mutex.
+/// Makes fd() unreadable if the queue is empty. The caller holds the mutex.
 void EventQueue::rest_if_empty() noexcept {
     if (queue_.empty() && !closed_) {
         eventfd_t count = 0;

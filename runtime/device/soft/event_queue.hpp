@@ -1,7 +1,7 @@
-// Asynchronous events of a device, and which of them are not acknowledged yet.
+// The asynchronous events of a device: those that nobody has taken yet, and those that were taken but not acknowledged.
 //
-// Thread safety: all functions, from any thread. Engines raise events under their lock; this queue's mutex is
-// taken last and nothing is called while it is held.
+// Thread safety: any thread may call all functions. Engines raise events under their own lock, so a thread takes this
+// queue's mutex last. The queue calls no code of others while it holds the mutex.
 // Events are rare, so a mutex and an allocation do not matter here.
 #pragma once
 
@@ -28,7 +28,7 @@ public:
     void raise(ibv_event_type type, ibv_srq* srq) noexcept;
     void raise_port(ibv_event_type type, int port) noexcept;
     void raise_device(ibv_event_type type) noexcept;
-    /// Nothing more comes: fd() is readable for good, and take() throws Error(EIO) once the queue is empty.
+    /// No more events come. From now on fd() stays readable, and take() throws Error(EIO) when the queue is empty.
     void close() noexcept;
 
     [[nodiscard]] std::optional<ibv_async_event> take();
@@ -44,8 +44,8 @@ private:
         ibv_async_event event;
         const void* object;
     };
-    // How many events may wait or be unacknowledged before more need an allocation. An event that there is no memory
-    // for is lost.
+    // Room for this many events, waiting or unacknowledged, is allocated at the start. Each further event needs an
+    // allocation, and is lost if the allocation fails.
     static constexpr std::size_t kUsual = 64;
 
     void push(const Queued& queued) noexcept;
@@ -53,8 +53,9 @@ private:
     static const void* object_of(const ibv_async_event& event) noexcept;
 
     std::mutex mutex_;
-    // An event's node goes from unused_ to queue_. If the event has an object, the node then goes to taken_. At last it
-    // goes back to unused_.
+    // A list node moves from unused_ to queue_ when an event is raised. When the event is taken, the node moves to
+    // taken_ if the event belongs to an object, and otherwise back to unused_. An acknowledgement moves it from taken_
+    // to unused_.
     std::list<Queued> queue_;
     std::list<Queued> taken_;
     std::list<Queued> unused_;

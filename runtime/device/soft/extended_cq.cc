@@ -1,7 +1,7 @@
-// Polling by ibv_start_poll, ibv_next_poll and ibv_end_poll: one completion at a time is the current one, and its
-// fields are read in place.
+// Polling by ibv_start_poll, ibv_next_poll and ibv_end_poll. One completion at a time is the current one, and the
+// ibv_wc_read_* functions read its fields in place.
 //
-// As with other providers, the CQ's lock is held from a successful start to the end. Here it is the engine's lock.
+// From a successful ibv_start_poll to ibv_end_poll the engine's lock is held, as other providers hold the CQ's lock.
 #include <cerrno>
 
 #include "device/soft/engine.hpp"

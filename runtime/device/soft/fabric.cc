@@ -38,7 +38,7 @@ ibv_gid Fabric::new_gid() {
 
 std::uint32_t Fabric::add(Engine& engine) {
     const std::lock_guard guard(mutex_);
-    // Numbers go round, so that a number that was given back is not used again soon.
+    // Numbers are given out in turn, so that the number of a removed engine is not used again soon.
     for (std::uint32_t tried = 1; tried < kEnginesMax; ++tried) {
         last_engine_ = last_engine_ + 1 < kEnginesMax ? last_engine_ + 1 : 1;
         if (!engines_.emplace(last_engine_, &engine).second)
@@ -59,7 +59,7 @@ void Fabric::remove(Engine& engine) noexcept {
     const std::lock_guard guard(mutex_);
     const auto found = engines_.find(engine.id());
     if (found == engines_.end() || found->second != &engine)
-        return;  // it failed before, and another engine may have its number by now
+        return;  // the engine was removed when it failed; another engine may have its number by now
     engines_.erase(found);
     for (const auto& [id, other] : engines_) {
         const std::lock_guard engine_guard(other->lock());
@@ -67,7 +67,7 @@ void Fabric::remove(Engine& engine) noexcept {
         other->drop_outgoing(engine.id());
     }
     const Gid gid = bytes(engine.gid());
-    // No GID is given twice, so the paths of a device that is gone are of no more use.
+    // No GID is given twice, so the paths of a device without engines are not needed any more.
     if (std::none_of(engines_.begin(), engines_.end(),
                      [&](const auto& other) { return bytes(other.second->gid()) == gid; }))
         std::erase_if(paths_, [&](const Path& path) { return path.first == gid || path.second == gid; });

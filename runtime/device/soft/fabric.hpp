@@ -1,10 +1,10 @@
 // A fabric: the engines of all software devices of this process that can reach each other.
 //
-// QP numbers are unique in a fabric: the engine's number in the upper bits, the place in its table below.
-// A fabric lives as long as one of its devices or engines.
+// QP numbers are unique in a fabric: the upper bits are the engine's number, the lower bits the QP's place in that
+// engine's table. A fabric lives as long as any of its devices or engines.
 //
-// Thread safety: all functions, from any thread, not under an engine's lock (they take engines' locks, one
-// at a time).
+// Thread safety: any thread may call all functions, but not under an engine's lock: they take engines' locks, one at a
+// time.
 #pragma once
 
 #include <array>
@@ -23,31 +23,33 @@ namespace pollcore::soft {
 class Engine;
 struct LinkPair;
 
-/// A QP number's 24 bits: 10 for the engine (never 0, since QP numbers 0 and 1 are special), 14 for the place.
+/// A QP number has 24 bits: 10 for the engine's number (never 0, because QP numbers 0 and 1 are special), and 14 for
+/// the place in the engine's table.
 inline constexpr std::uint32_t kQpIndexBits = 14;
 inline constexpr std::uint32_t kQpsPerEngineMax = 1u << kQpIndexBits;
 inline constexpr std::uint32_t kEnginesMax = 1u << (24 - kQpIndexBits);
 
 class Fabric {
 public:
-    /// The fabric of this name, made if there is none.
+    /// The fabric of this name. Makes it if there is none.
     [[nodiscard]] static std::shared_ptr<Fabric> join(const std::string& name);
 
     [[nodiscard]] const std::string& name() const noexcept { return name_; }
 
     /// A GID that no other device of this fabric has.
     [[nodiscard]] ibv_gid new_gid();
-    /// The engine's number. Throws pollcore::Error when there are kEnginesMax.
+    /// Adds the engine, and returns its number. Throws pollcore::Error when all numbers are in use.
     [[nodiscard]] std::uint32_t add(Engine& engine);
-    /// Takes the engine off the fabric. Packets that others send to it are lost from now on.
+    /// Takes the engine off the fabric. From now on packets that other engines send to it are lost.
     void remove(Engine& engine) noexcept;
     /// Waits until no engine acts on an old value of another engine's Doorbell::used().
     void settle() noexcept;
-    /// The link from an engine to the engine of a QP, made if there is none. Null when no engine with that
-    /// GID has QPs of this number: packets on such a path vanish, as on a real network.
+    /// The links from the engine `from` to the engine of QP `qp_num`. Makes them if there are none. Null when no engine
+    /// of a device with this GID has QPs of this number: packets to such a QP vanish, as on a real network.
     [[nodiscard]] std::shared_ptr<LinkPair> route(Engine& from, const ibv_gid& gid, std::uint32_t qp_num);
-    /// Lets datagrams go from each engine of the device `from` to each engine of the device `to`, including engines
-    /// that are made later. Called before the first send, since a send cannot wait for it.
+    /// Lets datagrams go from each engine of the device with GID `from` to each engine of the device with GID `to`,
+    /// including engines that are made later. Must be called before the first send, because a send cannot wait for the
+    /// links.
     void open_path(const ibv_gid& from, const ibv_gid& to);
 
 private:

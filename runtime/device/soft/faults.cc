@@ -42,7 +42,7 @@ std::optional<SoftFault> FaultPlan::meet(Kind kind, std::uint32_t qp_num, std::o
             (fault.state && fault.state != state)) {
             continue;
         }
-        // Each fault counts for itself, whether or not the occasion meets another one.
+        // Each fault counts the occasion, even if another fault hits it.
         ++planned.seen;
         if (planned.seen < fault.nth || planned.seen - fault.nth >= fault.count || met) {
             continue;

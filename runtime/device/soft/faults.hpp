@@ -1,10 +1,10 @@
-// The fault plan of a software device: what is to go wrong, and when (D45).
+// The fault plan of a software device: which faults happen, and when (D45).
 //
-// Faults happen where real ones do: as statuses, lost packets, full CQs and calls that fail. Their consequences
-// (flushes, retries, events) are the device's ordinary behaviour.
+// A planned fault looks like a real one: an error status, a lost packet, a full CQ or a call that fails. The device
+// reacts to it as to a real one: with flushes, retries and events.
 //
-// Thread safety: FaultPlan's functions from any thread. Engines call them under their lock. A plan calls nothing while
-// it holds its own lock.
+// Thread safety: any thread may call FaultPlan's functions. Engines call them under their own lock. A plan calls no
+// code of others while it holds its mutex.
 // Cost: armed() is one relaxed load; everything else happens only while a fault of that kind is planned.
 #pragma once
 
@@ -20,19 +20,20 @@
 
 namespace pollcore {
 
-/// One thing that goes wrong. It hits occasions of its kind that come after it was planned: the `nth` one that matches,
-/// and the following ones, `count` in all.
+/// One planned fault. It counts occasions of its kind that match it, from the time when it was planned. It hits the
+/// `nth` occasion and those that follow, `count` in all.
 struct SoftFault {
     enum class Kind : std::uint8_t {
-        send,          ///< a request posted to a send queue is not carried out and completes with `status`
-        receive,       ///< a receive, counted as posted, completes with `status` when a message arrives for it
+        send,  ///< a request posted to a send queue is not carried out and completes with `status`
+        /// A receive completes with `status` when a message arrives for it; `nth` counts posted receives.
+        receive,
         overrun,       ///< a completion finds its CQ full
         lose_packet,   ///< a packet is lost instead of arriving
-        delay_packet,  ///< a packet arrives `delay_ns` late, with all behind it on its link
-        post_send,     ///< a request is refused with `error`, even in the middle of its chain
+        delay_packet,  ///< a packet, and each packet behind it on its link, arrives `delay_ns` late
+        post_send,     ///< the post of a request is refused with `error`, even in the middle of a chain
         post_recv,
-        poll_cq,    ///< ibv_poll_cq, ibv_start_poll or ibv_next_poll fails on a CQ that has something
-        create_pd,  ///< this kind and those that follow: the call fails with `error`
+        poll_cq,    ///< ibv_poll_cq, ibv_start_poll or ibv_next_poll fails on a CQ that is not empty
+        create_pd,  ///< this kind and all kinds below it: the call fails with `error`
         create_channel,
         create_cq,
         req_notify_cq,
@@ -44,11 +45,13 @@ struct SoftFault {
     };
 
     Kind kind = Kind::send;
-    std::uint32_t qp_num = 0;                ///< only for this QP; 0: for any. Not for create_*.
-    std::optional<ibv_qp_state> state = {};  ///< modify: only to this state
-    std::uint64_t nth = 1;                   ///< the first is 1
+    /// Only occasions of this QP; 0: of any. Calls that concern no QP, such as create_*, match only 0.
+    std::uint32_t qp_num = 0;
+    std::optional<ibv_qp_state> state = {};  ///< modify: only transitions to this state; empty: to any
+    std::uint64_t nth = 1;                   ///< number of the first occasion that is hit; counted from 1
     std::uint64_t count = 1;
-    double probability = 1;  ///< of each of these occasions to be hit; drawn by the device's fault_seed
+    /// Probability with which each of these occasions is hit; the device's fault_seed seeds the draws.
+    double probability = 1;
     ibv_wc_status status = IBV_WC_GENERAL_ERR;
     int error = 0;  ///< errno value; 0: EIO
     std::uint64_t delay_ns = 0;
@@ -66,17 +69,17 @@ public:
     void add(const SoftFault& fault);
     void clear();
 
-    /// Whether faults of one of these kinds were planned since the last clear(). Relaxed: a thread that plans a fault
-    /// and then posts work hands the work over by a stronger order.
+    /// Whether a fault of one of these kinds was planned since the last clear(). Relaxed is enough: a thread that plans
+    /// a fault and then posts work hands the work over by a stronger memory order.
     template <class... Kinds>
     [[nodiscard]] bool armed(Kinds... kinds) const noexcept {
         return (armed_.load(std::memory_order_relaxed) & (bit(kinds) | ...)) != 0;
     }
-    /// Counts an occasion, and returns the fault that it meets.
+    /// Counts an occasion. Returns the fault that hits it, if there is one.
     [[nodiscard]] std::optional<SoftFault> meet(Kind kind, std::uint32_t qp_num = 0,
                                                 std::optional<ibv_qp_state> state = std::nullopt) noexcept;
 
-    /// Occasions of this kind that met a fault, so far.
+    /// Number of occasions of this kind that a fault has hit so far.
     [[nodiscard]] std::uint64_t met(Kind kind) const noexcept {
         return met_[static_cast<std::size_t>(kind)].load(std::memory_order_relaxed);
     }

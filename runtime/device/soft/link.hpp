@@ -1,11 +1,12 @@
-// A link carries packets one way between two engines: a bounded ring of bytes in preallocated memory.
+// A link carries packets from one engine to another. It is a bounded ring of bytes in preallocated memory.
 //
-// A record is a header line and the payload, in lines. Records never wrap: a pad record fills the end.
-// Positions count bytes and never wrap either (64 bits).
+// A record is a header of one cache line, and the payload, rounded up to cache lines. A record never wraps: if it does
+// not fit before the ring's end, a pad record fills the end. Positions count bytes in 64 bits, so they never wrap
+// either.
 //
-// Thread safety: one producer and one consumer, each under its own engine's lock. On a local link both are one engine,
-// which may rewind the link to keep a small working set.
-// Invariants: consumed <= published <= prepared <= consumed + capacity.
+// Thread safety: there is one producer and one consumer, each under its own engine's lock. On a local link both are the
+// same engine, which may rewind the link to keep its working set small.
+// Invariants: consumer_position_ <= producer_position_ <= tail_ <= consumer_position_ + kCapacity.
 #pragma once
 
 #include <atomic>
@@ -34,8 +35,8 @@ public:
 
     // ---- producer ----
 
-    /// A blank packet with room for `payload` bytes, or null when the link is full. Nothing is sent until
-    /// push(); a prepared packet that is not pushed is forgotten.
+    /// A blank packet with room for `payload` bytes, or null when the link is full. It becomes part of the link by
+    /// push(); a packet that is not pushed is overwritten by the next one.
     [[nodiscard]] Packet* prepare(std::uint32_t payload) noexcept {
         const std::uint32_t size = record_size_of(payload);
         const std::uint64_t offset = tail_ & (kCapacity - 1);
@@ -61,25 +62,26 @@ public:
     void publish() noexcept { producer_position_.store(tail_, std::memory_order_release); }
     /// publish() for a consumer that may sleep: see Doorbell.
     void publish_to_sleeper() noexcept { producer_position_.store(tail_, std::memory_order_seq_cst); }
-    /// Whether the consumer has taken everything that was published. Acquire only to be the same load as in prepare();
-    /// the caller asks again after a stale "no".
+    /// Whether the consumer has taken all published packets. A stale "no" does no harm, because the caller asks again.
+    /// The load is an acquire only to be like the one in prepare().
     [[nodiscard]] bool drained() const noexcept { return consumer_position_.load(std::memory_order_acquire) == tail_; }
 
     // ---- consumer ----
 
-    /// A fault plan's delay: until when the packet at the head is held up; 0: it is not. Relaxed: the producer's engine
-    /// only asks whether a packet is late or lost, and around the moment of a change either answer is right.
+    /// The time until which a fault plan's delay holds back the packet at the head; 0: no packet is held back. Relaxed:
+    /// the producer's engine only asks whether a packet is late or lost, and around the moment of a change either
+    /// answer is right.
     [[nodiscard]] std::uint64_t held_until_ns() const noexcept {
         return held_until_ns_.load(std::memory_order_relaxed);
     }
     void hold_until(std::uint64_t time_ns) noexcept { held_until_ns_.store(time_ns, std::memory_order_relaxed); }
 
-    /// Whether everything that was published was taken, for a consumer that is about to sleep: see Doorbell.
+    /// Whether the consumer has taken all published packets. For a consumer that is about to sleep: see Doorbell.
     [[nodiscard]] bool empty_for_sleeper() const noexcept {
         return head_ == producer_position_.load(std::memory_order_seq_cst);
     }
 
-    /// The oldest packet, or null. It stays until pop().
+    /// The oldest packet, or null. The packet stays in the link until pop().
     [[nodiscard]] const Packet* peek() noexcept {
         for (;;) {
             if (head_ == tail_cached_) {
@@ -98,7 +100,8 @@ public:
     /// Gives the memory of popped packets back. Release: pairs with the acquire in prepare().
     void release() noexcept { consumer_position_.store(head_, std::memory_order_release); }
 
-    /// Local links only: goes back to the start when everything was read, so that few lines stay in use and in cache.
+    /// Local links only: an empty link starts again at the beginning of its memory, so that few cache lines are in use
+    /// and they stay in the cache.
     void rewind_if_empty() noexcept {
         if (head_ != tail_)
             return;
@@ -122,8 +125,9 @@ private:
     alignas(64) std::byte* const memory_;
 };
 
-/// The links from one engine to another. Responses have a link of their own: taking a request may need room for the
-/// response, but taking a response needs no room anywhere. So requests and responses can never wait for each other.
+/// The two links from one engine to another: for requests and for responses. An engine that takes a request may need
+/// room for the response. An engine that takes a response needs no room in any link. So requests and responses can
+/// never wait for each other.
 struct LinkPair {
     LinkPair(std::uint32_t from_engine, std::uint32_t to_engine, std::shared_ptr<Doorbell> at_far_end)
         : from(from_engine), to(to_engine), local(from_engine == to_engine), bell(std::move(at_far_end)) {}
@@ -141,10 +145,12 @@ struct LinkPair {
     const std::uint32_t from;
     const std::uint32_t to;
     const bool local;
-    const std::shared_ptr<Doorbell> bell;  ///< of the engine at the far end
-    /// The engine at the far end is gone: packets are lost. Relaxed: a late look only fills the link.
+    const std::shared_ptr<Doorbell> bell;  ///< doorbell of the engine at the far end
+    /// True: the engine at the far end is gone, so packets to it are lost. Relaxed: an engine that sees the change late
+    /// only fills the link.
     std::atomic<bool> receiver_gone{false};
-    /// The engine at the far end has QPs, and so a thread polls for them. Relaxed: a late look only shifts a retry.
+    /// True: the engine at the far end has QPs, so a thread polls for them. Relaxed: an engine that sees the change
+    /// late only retries earlier or later.
     std::atomic<bool> attended{true};
     Link requests;
     Link responses;

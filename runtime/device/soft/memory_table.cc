@@ -16,7 +16,7 @@ std::uint32_t MemoryTable::add(const MemoryRegion& region, Window* window) {
     const std::uint32_t index = free_.back();
     free_.pop_back();
     Entry& entry = entries_[index];
-    // The variant makes a stale key of this place fail. It is never 0, so that no key is 0.
+    // The variant makes a stale key of this place invalid. The variant is never 0, so no key is 0.
     entry.last_variant = static_cast<std::uint8_t>(entry.last_variant == 255 ? 1 : entry.last_variant + 1);
     entry.region = region;
     entry.window = window;
@@ -27,8 +27,8 @@ std::uint32_t MemoryTable::add(const MemoryRegion& region, Window* window) {
 }
 
 void MemoryTable::remove(std::uint32_t key) noexcept {
-    // Relaxed: the fields stay until retire(). The caller waits for an engine that found the entry earlier, through
-    // that engine's lock.
+    // Relaxed: the entry's fields stay valid until retire(). Another engine may have found the entry earlier; the
+    // caller waits for it by taking that engine's lock.
     entries_[key >> kKeyBits].key.store(0, std::memory_order_relaxed);
 }
 
@@ -55,7 +55,7 @@ Window* MemoryTable::lock_window(std::uint32_t key) const noexcept {
     if (key == 0 || entry.key.load(std::memory_order_acquire) != key || entry.window == nullptr)
         return nullptr;
     entry.window->lock.lock();
-    // A bind may have given it another key meanwhile.
+    // Meanwhile a bind may have given the window another key.
     if (entry.key.load(std::memory_order_relaxed) == key)
         return entry.window;
     entry.window->lock.unlock();
@@ -91,12 +91,12 @@ bool MemoryTable::bind(const WindowBind& bind, const ibv_qp& qp) noexcept {
         return false;
     }
     Entry& place = entries_[bind.key >> kKeyBits];
-    if (bind.length == 0) {  // type 1: the window opens nothing from now on
+    if (bind.length == 0) {  // type 1: the window gets its new key, and opens no memory from now on
         close(*window);
         place.key.store(bind.new_key, std::memory_order_release);
         return true;
     }
-    // A free place holds key 0, so the comparison fails for a key that nobody has, too.
+    // A free place holds key 0, so the comparison also fails if nobody has the key.
     const std::uint32_t index = bind.region_key >> kKeyBits;
     if (bind.region_key == 0 || index >= regions_max_)
         return false;

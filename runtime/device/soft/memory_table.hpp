@@ -1,11 +1,10 @@
 // The memory regions and memory windows of a device, found by key.
 //
-// Thread safety: add() and remove() are called by the control side, one at a time. find(), find_remote(),
-// bind() and invalidate() may run in any engine at any time, under that engine's lock. The caller of remove()
-// must take and give back each engine's lock before retire(): until then an engine may still be using an
-// entry that it has found.
-// Invariants: a place never gives a region the same key twice in a row; no region or window has key 0. The upper bits
-// of a window's key are those of its place; each bind chooses the lowest eight.
+// Thread safety: the control side calls add() and remove(), one at a time. find(), find_remote(), bind() and
+// invalidate() may run in any engine at any time, under that engine's lock. Between remove() and retire() the caller
+// must lock and unlock each engine once: until then an engine may still use an entry that it found before.
+// Invariants: a place in the table never gives the same key to two regions in a row. No region or window has key 0. The
+// upper bits of a window's key are those of its place; each bind chooses the lowest eight bits.
 #pragma once
 
 #include <atomic>
@@ -20,7 +19,7 @@
 
 namespace pollcore::soft {
 
-/// What a key stands for. `iova` is the address that work requests use for the byte at `host`.
+/// The memory that a key stands for. `iova` is the address that work requests use for the byte at `host`.
 struct MemoryRegion {
     const ibv_pd* pd = nullptr;
     std::byte* host = nullptr;
@@ -29,18 +28,19 @@ struct MemoryRegion {
     int access = 0;
 };
 
-/// The part of a memory window that the device owns.
+/// The device's own data of a memory window.
 struct Window {
     const ibv_mw_type type;
     const ibv_pd* const pd;
     SpinLock lock{};  ///< guards the members below; a thread holds it while it uses memory through the window
     bool bound = false;
-    const ibv_qp* qp = nullptr;    ///< type 2: the only QP that peers reach it through
-    std::uint32_t region_key = 0;  ///< of the region that it is a part of
-    MemoryRegion range{};          ///< the memory that it opens to peers; `iova` is the address that they use
+    const ibv_qp* qp = nullptr;    ///< type 2: peers reach the window only through this QP
+    std::uint32_t region_key = 0;  ///< key of the region that the window is a part of
+    /// The memory that the window opens to peers; `iova` is the address that the peers use.
+    MemoryRegion range{};
 };
 
-/// What a bind asks for (struct ibv_mw_bind_info, and the keys).
+/// The arguments of a bind: struct ibv_mw_bind_info, and the keys.
 struct WindowBind {
     std::uint32_t key = 0;  ///< the window's old key
     std::uint32_t new_key = 0;
@@ -50,9 +50,9 @@ struct WindowBind {
     int access = 0;
 };
 
-/// Memory that a peer's request may touch; null when it may not. If the request names a window, the object holds the
-/// window's lock while it lives. So nobody uses a binding any more when the bind or invalidation that ends it
-/// completes.
+/// Memory that a peer's request may use; null when the request may not use it. If the request's key names a window,
+/// this object holds the window's lock as long as it lives. So when a bind or an invalidation completes, nobody uses
+/// the binding that it has ended.
 class RemoteMemory {
 public:
     RemoteMemory() = default;
@@ -77,21 +77,21 @@ public:
 
     /// The new region's key, or 0 when the table is full.
     [[nodiscard]] std::uint32_t add(const MemoryRegion& region) { return add(region, nullptr); }
-    /// The new window's first key, or 0. It opens nothing until it is bound.
+    /// The new window's first key, or 0 when the table is full. The window opens no memory until it is bound.
     [[nodiscard]] std::uint32_t add(Window& window) { return add({}, &window); }
-    /// From now on nobody finds the key, whatever its lowest bits.
+    /// From now on no key of this key's place is found, whatever its lowest eight bits are.
     void remove(std::uint32_t key) noexcept;
     /// Undoes remove().
     void restore(std::uint32_t key) noexcept;
-    /// Lets the key's place be used again.
+    /// Frees the key's place for another region or window.
     void retire(std::uint32_t key) noexcept;
     /// Number of windows bound to the region.
     [[nodiscard]] std::uint32_t windows_of(std::uint32_t key) const noexcept;
-    /// The window opens nothing any more; its key stays. With `qp`, only if the window is bound to this QP.
+    /// Ends the window's binding. The window keeps its key. If `qp` is not null, only a binding to this QP is ended.
     void unbind(Window& window, const ibv_qp* qp = nullptr) noexcept;
 
-    /// The byte at [address, address + length) if the key, its PD, its bounds and all bits of `access`
-    /// permit it, else null. length is not 0.
+    /// The memory at [address, address + length). Null if the key, `pd`, the region's bounds or its access rights do
+    /// not permit all bits of `access` there. `length` is not 0.
     [[nodiscard]] std::byte* find(std::uint32_t key, const ibv_pd* pd, std::uint64_t address, std::uint64_t length,
                                   int access) const noexcept {
         const std::uint32_t index = key >> kKeyBits;
@@ -110,7 +110,7 @@ public:
         return region.host + offset;
     }
 
-    /// find() for a request that came over `qp`. The key may also name a window.
+    /// find() for a peer's request that came over `qp`. The key may also name a window.
     [[nodiscard]] RemoteMemory find_remote(std::uint32_t key, const ibv_qp& qp, std::uint64_t address,
                                            std::uint64_t length, int access) const noexcept {
         if (std::byte* host = find(key, qp.pd, address, length, access); host != nullptr) [[likely]]
@@ -118,11 +118,13 @@ public:
         return find_window(key, qp, address, length, access);
     }
 
-    /// A bind that was posted to `qp`. False, and nothing has changed, when the specification forbids it (IBTA
-    /// 10.6.7.2): a window or region of another PD, a region without IBV_ACCESS_MW_BIND, a range beyond it, a
-    /// right to change what the region may not, a type 2 window that is bound or would be empty.
+    /// Carries out a bind that was posted to `qp`. False: the specification forbids it (IBTA 10.6.7.2), and nothing has
+    /// changed. Forbidden are a window or region of another PD, a region without IBV_ACCESS_MW_BIND, a range that
+    /// exceeds the region, remote write or atomic access to a region without local write access, and a type 2 window
+    /// that is bound already or would be empty.
     [[nodiscard]] bool bind(const WindowBind& bind, const ibv_qp& qp) noexcept;
-    /// Ends a binding of a type 2 window, by its key, for a request on `qp`. False when there is none.
+    /// Ends the binding of the type 2 window with this key, for a request on `qp`. False: no window with this key is
+    /// bound to `qp`.
     [[nodiscard]] bool invalidate(std::uint32_t key, const ibv_qp& qp) noexcept;
 
 private:
@@ -132,7 +134,7 @@ private:
         std::atomic<std::uint32_t> key{0};
         std::uint8_t last_variant = 0;
         std::atomic<std::uint32_t> windows{0};  ///< number of windows bound to this region
-        Window* window = nullptr;               ///< not null: the entry is this window, and `region` opens nothing
+        Window* window = nullptr;  ///< not null: the entry stands for this window, and `region` is not used
         MemoryRegion region;
     };
 

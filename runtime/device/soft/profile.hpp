@@ -1,7 +1,7 @@
-// Habits of real providers: what they do where the verbs leave it open, or do not expect it.
+// Habits of real providers: their behaviour where the verbs leave it open, or do not expect it.
 //
-// Without such habits the software device keeps to the specification. A profile shows code the habits of hardware that
-// is not here. It is constant after the device was opened.
+// If all flags are false, the software device keeps to the specification. A profile lets code meet the habits of
+// hardware that is not present. It does not change after the device was opened.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,25 @@
 namespace pollcore {
 
 struct SoftProfile {
-    /// A receive that is posted in ERR is never flushed.
+    /// True: a receive that is posted in state ERR is never flushed.
     bool keeps_late_receives = false;
-    /// IBV_EVENT_CQ_ERR for each completion that finds its CQ full; the CQ and its QPs go on. Else the CQ is dead and
-    /// its QPs are in error.
+    /// True: each completion that finds its CQ full raises IBV_EVENT_CQ_ERR, and the CQ and its QPs go on. False: the
+    /// CQ is dead, and its QPs are in error.
     bool overrun_cq_lives = false;
-    /// RESET and destroy of a QP take its completions out of its CQs. Else they stay there.
+    /// True: RESET and destroy of a QP remove the QP's completions from its CQs. False: the completions stay in the
+    /// CQs.
     bool purges_cqes = false;
-    /// A message of up to kPayloadInCqe bytes waits in the CQE. When the CQ is polled, the CPU copies it to the address
-    /// that the receive's SGE names (H8).
+    /// True: a message of up to kPayloadInCqe bytes waits in the CQE. When the CQ is polled, the CPU copies the message
+    /// to the address that the receive's SGE contains (H8).
     bool copies_at_poll = false;
-    /// A poll that fails in the middle of a batch has taken the completions before it, and does not say how many.
+    /// True: when a poll fails in the middle of a batch, the completions before the failure are gone from the CQ, and
+    /// the poll does not return how many there were.
     bool failed_poll_loses_batch = false;
-    /// The next QP gets the number of one that was destroyed.
+    /// True: a new QP may get the number of the QP that was destroyed last.
     bool reuses_qp_numbers = false;
-    /// ibv_query_qp_data_in_order(3) promises nothing.
+    /// True: ibv_query_qp_data_in_order(3) promises nothing.
     bool promises_no_order = false;
-    /// Completions have no time stamps.
+    /// True: completions have no time stamps.
     bool has_no_clock = false;
 
     static constexpr std::uint32_t kPayloadInCqe = 32;

@@ -1,5 +1,5 @@
-// The wire of the software device: packets, packet sequence numbers, timers, as InfiniBand has them (IBTA volume 1,
-// chapter 9). Headers are fields of a struct instead of bits, and the payload follows the header in the link.
+// The wire protocol of the software device: packets, packet sequence numbers (PSNs) and timers, as InfiniBand has them
+// (IBTA volume 1, chapter 9). A header is a struct instead of packed bits. Its payload follows it in the link.
 #pragma once
 
 #include <array>
@@ -8,24 +8,25 @@
 
 namespace pollcore::soft {
 
-// ---- packet sequence numbers: 24 bits, compared by the shorter way round ----
+// ---- packet sequence numbers: 24 bits, wrapping ----
 
 inline constexpr std::uint32_t kPsnMask = 0xffffff;
-/// PSNs that may be outstanding on one QP; less than half the space, so that old and new can be told apart.
+/// The most PSNs that may be outstanding on one QP. This is less than half of all PSNs, so that old and new ones can be
+/// told apart.
 inline constexpr std::int32_t kPsnWindow = (1 << 23) - 1;
 
 [[nodiscard]] constexpr std::uint32_t psn_add(std::uint32_t psn, std::uint32_t count) noexcept {
     return (psn + count) & kPsnMask;
 }
-/// Positive when a comes after b.
+/// Positive when a comes after b, counted the shorter way round.
 [[nodiscard]] constexpr std::int32_t psn_diff(std::uint32_t a, std::uint32_t b) noexcept {
     return static_cast<std::int32_t>((a - b) << 8) >> 8;
 }
 
-/// Longest message. 1 GiB in packets of 256 bytes takes 2^22 PSNs, which fit the window.
+/// The longest message, in bytes. 1 GiB in packets of 256 bytes takes 2^22 PSNs, which fit the window.
 inline constexpr std::uint32_t kMessageMax = 1u << 30;
 
-/// Packets of a message; an empty message has one.
+/// Number of packets of a message. An empty message has one packet.
 [[nodiscard]] constexpr std::uint32_t packets_of(std::uint32_t length, std::uint32_t mtu) noexcept {
     return length == 0 ? 1 : (length + mtu - 1) / mtu;
 }
@@ -54,15 +55,15 @@ enum PacketFlag : std::uint8_t {
     kLast = 1 << 1,
     kImmediate = 1 << 2,
     kSolicitedEvent = 1 << 3,
-    kInvalidate = 1 << 4,  ///< `rkey` is to be invalidated
+    kInvalidate = 1 << 4,  ///< the receiver invalidates `rkey`
 };
 
-/// NAK codes, table "NAK codes" of the AETH.
+/// The codes of the AETH, the header of a response, in IBTA table "NAK codes".
 enum class Nak : std::uint8_t { sequence = 0, invalid_request = 1, remote_access = 2, remote_operational = 3 };
 
 /// The header in front of each payload. One cache line, so that records in a link stay aligned.
 struct alignas(64) Packet {
-    std::uint32_t record_size = 0;  ///< header and payload, rounded up to lines
+    std::uint32_t record_size = 0;  ///< bytes of header and payload, rounded up to cache lines
     std::uint32_t payload_size = 0;
     PacketKind kind = PacketKind::pad;
     std::uint8_t flags = 0;          ///< PacketFlag bits
@@ -76,7 +77,7 @@ struct alignas(64) Packet {
     std::uint64_t va = 0;
     std::uint64_t compare_add = 0;
     std::uint64_t swap = 0;
-    std::uint32_t dma_length = 0;  ///< of the whole message
+    std::uint32_t dma_length = 0;  ///< bytes of the whole message
 
     [[nodiscard]] std::byte* payload() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
     [[nodiscard]] const std::byte* payload() const noexcept { return reinterpret_cast<const std::byte*>(this + 1); }
@@ -89,7 +90,7 @@ static_assert(sizeof(Packet) == 64);
 
 // ---- timers ----
 
-/// RNR NAK timer field to nanoseconds, table "Encoding for RNR NAK Timer Field".
+/// Converts the RNR NAK timer field to nanoseconds (IBTA table "Encoding for RNR NAK Timer Field").
 [[nodiscard]] constexpr std::uint64_t rnr_timer_ns(std::uint8_t code) noexcept {
     constexpr std::array<std::uint32_t, 32> kTensOfMicroseconds = {
         65536, 1,   2,   3,   4,    6,    8,    12,   16,   24,   32,   48,    64,    96,    128,   192,
@@ -97,7 +98,7 @@ static_assert(sizeof(Packet) == 64);
     return std::uint64_t{kTensOfMicroseconds[code & 31]} * 10'000;
 }
 
-/// Local ACK timeout: 4.096 us << code; 0: never.
+/// Converts the local ACK timeout to nanoseconds: 4.096 us << code. Code 0: the timer never fires, and the result is 0.
 [[nodiscard]] constexpr std::uint64_t ack_timeout_ns(std::uint8_t code) noexcept {
     return code == 0 ? 0 : std::uint64_t{4096} << (code & 31);
 }

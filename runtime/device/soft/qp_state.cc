@@ -1,5 +1,5 @@
-// The state machine of a QP: which attributes each transition needs and allows (IBTA table "QP state
-// transition properties", per type), and what the transition does.
+// The state machine of a QP. It says which attributes each transition needs and allows (IBTA table "QP state transition
+// properties", for each QP type), and what each transition does.
 #include <array>
 #include <mutex>
 #include <span>
@@ -193,7 +193,7 @@ struct Check {
     }
 };
 
-/// Takes over the attributes that the mask names. Under the engine's lock.
+/// Stores the attributes that the mask names. The caller holds the engine's lock.
 void apply(SoftQp& qp, const ibv_qp_attr& attr, int mask) {
     if ((mask & IBV_QP_PKEY_INDEX) != 0)
         qp.attr.pkey_index = attr.pkey_index;
@@ -246,7 +246,7 @@ void SoftDevice::modify(ibv_qp* base, ibv_qp_attr& attr, int mask) {
     require_working("modify a QP");
     auto& qp = static_cast<SoftQp&>(*base);
     soft::Engine& engine = *qp.engine;
-    // Found before the engine's lock is taken, since route() may take the lock of the peer's engine.
+    // Found before the engine's lock is taken, because route() may take the lock of the peer's engine.
     std::shared_ptr<soft::LinkPair> peer;
     const bool to_rtr = (mask & IBV_QP_STATE) != 0 && attr.qp_state == IBV_QPS_RTR;
     if (to_rtr && (mask & IBV_QP_AV) != 0)
@@ -261,7 +261,7 @@ void SoftDevice::modify(ibv_qp* base, ibv_qp_attr& attr, int mask) {
     if (to == IBV_QPS_RESET) {
         engine.reset(qp);
         qp.attr = {};
-        peer.swap(qp.peer_owner);  // released after the lock
+        peer.swap(qp.peer_owner);  // the links are released after the lock
     } else if (to == IBV_QPS_ERR) {
         engine.enter_error(qp, false);
     } else {

@@ -1,11 +1,11 @@
-// The software device's objects: genuine ibv_pd, ibv_mr, ibv_cq_ex, ibv_srq and ibv_qp, with the device's own part
-// behind each.
+// The software device's objects. Each is a genuine ibv_pd, ibv_mr, ibv_cq_ex, ibv_srq or ibv_qp, followed by the
+// device's own data.
 //
-// Thread safety: an object is touched only under the lock of its engine. Members that are constant after creation are
-// marked as constant. The device's control mutex guards use counts.
-// Invariants, in counts that only grow (32 bits, wrapping): freed <= done <= cursor <= assigned <= posted
-// <= freed + depth. A slot is free again when a completion at or behind it was polled, as on an HCA: a run
-// of unsignaled sends that fills the queue keeps it full.
+// Thread safety: a thread uses an object only under the lock of the object's engine. There are two exceptions: members
+// marked as constant do not change after creation, and the device's control mutex guards the use counts.
+// Invariant of the counts of a queue, which only grow (32 bits, wrapping): freed <= done <= cursor <= assigned <=
+// posted <= freed + depth. A slot becomes free when its own completion, or that of a later slot, has been polled, as on
+// an HCA. So a queue that is full of unsignaled sends stays full.
 #pragma once
 
 #include <bit>
@@ -30,7 +30,7 @@ struct LinkPair;
 struct SoftQp;
 
 struct SoftPd : ibv_pd {
-    std::uint32_t users = 0;  ///< QPs, SRQs, MRs and MWs
+    std::uint32_t users = 0;  ///< number of QPs, SRQs, MRs, MWs and AHs in the PD
 };
 
 struct SoftMr : ibv_mr {};
@@ -52,34 +52,36 @@ struct SoftAh : ibv_ah {
 
 struct Cqe {
     ibv_wc wc;
-    SoftQp* qp;           ///< whose slots it gives back; null once that QP was reset or destroyed
-    std::uint32_t freed;  ///< new value of WorkQueue::freed; a receive of an SRQ gives one slot back instead
+    SoftQp* qp;           ///< QP whose slots the CQE gives back; null after that QP was reset or destroyed
+    std::uint32_t freed;  ///< new value of the QP's WorkQueue::freed; not used by a receive of an SRQ
     bool receive;
 
-    /// Gives its slots back: the entry was polled, or will never be.
+    /// Gives the CQE's slots back: a QP's queue gets them up to `freed`, an SRQ gets one. Called when the CQE was
+    /// polled or will never be polled.
     void give_back() const noexcept;
 };
 static_assert(sizeof(Cqe) == 64);
 
-/// The payload of a received message that waits in its CQE: SoftProfile::copies_at_poll.
+/// The payload of a received message. It waits in the CQE until the CQ is polled (SoftProfile::copies_at_poll).
 struct HeldPayload {
-    std::uint64_t to = 0;    ///< the SGE's address, as the SGE has it
-    std::uint32_t size = 0;  ///< 0: none
+    std::uint64_t to = 0;    ///< address that the receive's SGE contains
+    std::uint32_t size = 0;  ///< 0: there is no payload
     std::byte bytes[SoftProfile::kPayloadInCqe] = {};
 };
 
-/// Which completions raise an event, after ibv_req_notify_cq.
+/// Which completions may raise the CQ's next event, as set by ibv_req_notify_cq(3).
 enum class Armed : std::uint8_t { no, solicited, any };
 
-/// How many completions make an event, and after what time fewer do (ibv_modify_cq(3)).
+/// Moderation of events (ibv_modify_cq(3)): an event is raised after `count` completions, or when `period_ns` have
+/// passed since the first of fewer completions.
 struct Moderation {
     std::uint32_t count = 1;
     std::uint64_t period_ns = 0;
-    std::uint32_t held = 0;      ///< completions that have not made an event yet
-    std::uint64_t until_ns = 0;  ///< when the held completions make an event at the latest; 0: none is held
+    std::uint32_t held = 0;      ///< completions that have raised no event yet
+    std::uint64_t until_ns = 0;  ///< latest time at which the held completions raise an event; 0: no completion is held
 };
 
-/// An extended CQ. It is an ordinary CQ, too: it can be polled in both ways.
+/// An extended CQ. It is also an ordinary CQ, so both ways of polling work on it.
 struct alignas(kCacheLine) SoftCq : ibv_cq_ex {
     [[nodiscard]] static SoftCq& of(ibv_cq& cq) noexcept {
         return static_cast<SoftCq&>(reinterpret_cast<ibv_cq_ex&>(cq));  // undoes ibv_cq_ex_to_cq()
@@ -88,37 +90,39 @@ struct alignas(kCacheLine) SoftCq : ibv_cq_ex {
 
     // hot
     alignas(kCacheLine) OwnLines<Cqe> entries;
-    OwnLines<HeldPayload> held;  ///< one for each entry; empty if the profile holds no payloads
+    OwnLines<HeldPayload> held;  ///< one for each entry; empty if the profile lets no payload wait in a CQE
     std::uint32_t mask = 0;
-    std::uint32_t capacity = 0;  ///< constant: the entries that were asked for
-    std::uint32_t head = 0;      ///< next to be polled
+    std::uint32_t capacity = 0;  ///< constant: number of entries that create_cq() was asked for
+    std::uint32_t head = 0;      ///< count of the entry that is polled next
     std::uint32_t tail = 0;
-    bool dead = false;   ///< overrun
-    bool shown = false;  ///< between ibv_start_poll and ibv_end_poll: the entry at head is the current one
+    bool dead = false;   ///< the CQ was overrun
+    bool shown = false;  ///< between ibv_start_poll and ibv_end_poll: the entry at `head` is the current completion
     Armed armed = Armed::no;
     bool keeps_more = false;   ///< constant: `held` or `times` is not empty
     Engine* engine = nullptr;  ///< constant
     // cold
-    /// One for each entry: when it came, in ns of the engine's clock. Empty if the CQ has no time stamps.
+    /// For each entry, the time at which it was added, in ns of the engine's clock. Empty if the CQ has no time stamps.
     OwnLines<std::uint64_t> times;
     std::shared_ptr<Engine> engine_owner;
-    std::uint32_t users = 0;             ///< queues of QPs; under the device's control mutex
-    std::shared_ptr<Channel> events_to;  ///< constant; null: it has no channel
+    /// Send and receive queues of QPs that use the CQ; guarded by the device's control mutex.
+    std::uint32_t users = 0;
+    std::shared_ptr<Channel> events_to;  ///< constant; null: the CQ has no channel
     Moderation moderation;
     std::uint32_t events_raised = 0;  ///< events raised and not taken
-    SoftCq* next_raised = nullptr;    ///< Channel's list
+    SoftCq* next_raised = nullptr;    ///< next CQ in the Channel's list of CQs with events
     std::uint32_t events_taken = 0;   ///< events taken and not acknowledged
 
     [[nodiscard]] bool empty() const noexcept { return head == tail; }
     [[nodiscard]] Cqe& front() noexcept { return entries[head & mask]; }
-    /// The front entry is about to be seen: copies the payload that waits in it to the receive's memory.
+    /// Copies the payload that waits in the front entry to the receive's memory. Called before the poller sees the
+    /// entry.
     void place_payload() noexcept {
         if (held.empty()) [[likely]]
             return;
         const HeldPayload& payload = held[head & mask];
         copy_to_memory(reinterpret_cast<std::byte*>(payload.to), payload.bytes, payload.size);
     }
-    /// Takes the front entry out and gives back the slots of the QP that it stands for.
+    /// Removes the front entry, and gives its slots back to their queue.
     void pop() noexcept;
 };
 
@@ -128,17 +132,17 @@ struct SendWqe {
     std::uint64_t wr_id;
     std::uint64_t remote_addr;  ///< bind: where the window begins
     std::uint64_t compare_add;  ///< bind: the window's length
-    std::uint64_t swap;         ///< bind: the region's lkey, and above it the access flags
+    std::uint64_t swap;         ///< bind: the region's lkey in the lower 32 bits, the access flags in the upper ones
     std::uint32_t rkey;         ///< bind: the window's new key; *_inv: the key that becomes invalid
     std::uint32_t imm;          ///< bind: the window's old key
-    std::uint32_t length;       ///< of all SGEs; more than kMessageMax stands for "too long"
-    std::uint32_t first_psn;    ///< constant after the first pass: a packet that is sent again keeps its PSN
+    std::uint32_t length;       ///< bytes of all SGEs; more than kMessageMax: the message is too long
+    std::uint32_t first_psn;    ///< set when the WQE is first sent; a packet that is sent again keeps its PSN
     std::uint32_t last_psn;
     std::uint8_t opcode;  ///< ibv_wr_opcode
     std::uint8_t flags;   ///< ibv_send_flags
     std::uint8_t num_sge;
-    bool read_in_flight;  ///< counted in rd_in_flight
-    std::uint8_t fault;   ///< ibv_wc_status that the fault plan gives it; 0: none
+    bool read_in_flight;  ///< counted in Requester::rd_in_flight
+    std::uint8_t fault;   ///< ibv_wc_status with which the fault plan lets the WQE end; 0: no fault
 };
 static_assert(sizeof(SendWqe) <= 64);
 
@@ -157,7 +161,7 @@ struct RecvWqe {
     std::uint64_t wr_id;
     std::uint64_t length;
     std::uint32_t num_sge;
-    std::uint8_t fault;  ///< as in SendWqe
+    std::uint8_t fault;  ///< like SendWqe::fault
 };
 
 /// The slots of a send or receive queue.
@@ -190,37 +194,41 @@ struct WorkQueue {
 
 // ---- shared receive queue ----
 
-/// Receives leave it in the order in which they were posted, each for the QP whose message comes next. They complete in
-/// any order. Here `freed` counts completions that were polled, in any order, and `done` counts receives that were
-/// taken.
+/// Receives are taken in the order in which they were posted. Each is taken by the QP whose message comes next, so
+/// receives complete in any order. In an SRQ's queue, `done` counts the receives that were taken, and `freed` counts
+/// those whose completions were polled.
 struct alignas(kCacheLine) SoftSrq : ibv_srq {
     WorkQueue<RecvWqe> rq;
-    std::uint32_t limit = 0;   ///< raises an event when fewer receives are left; 0: not armed
+    /// An event is raised when fewer receives than this are left; 0: no limit is armed.
+    std::uint32_t limit = 0;
     Engine* engine = nullptr;  ///< constant
     // cold
     std::shared_ptr<Engine> engine_owner;
-    std::uint32_t users = 0;  ///< QPs; under the device's control mutex
+    std::uint32_t users = 0;  ///< QPs that use the SRQ; guarded by the device's control mutex
 
     [[nodiscard]] std::uint32_t left() const noexcept { return rq.posted - rq.done; }
 };
 
-/// The sending side's place in the protocol.
+/// The protocol state of a QP's sending side.
 struct Requester {
-    std::uint32_t cursor = 0;                    ///< WQE that is being sent
-    std::uint32_t cursor_packet = 0;             ///< next packet of the WQE at the cursor
-    std::uint32_t assigned = 0;                  ///< WQEs before this one have their PSNs
-    std::uint32_t next_psn = 0;                  ///< for the next WQE that gets its PSNs
-    std::uint32_t una_psn = 0;                   ///< oldest PSN that is not acknowledged
-    std::uint32_t sent_psn = 0;                  ///< behind the last PSN that was ever sent
-    std::uint32_t rd_in_flight = 0;              ///< reads and atomics
-    std::uint32_t local_done = 0;                ///< binds and invalidations that wait for earlier WQEs to complete
-    ibv_wc_status local_error = IBV_WC_SUCCESS;  ///< of the WQE at the cursor; reported when the WQE's turn comes
+    std::uint32_t cursor = 0;         ///< WQE that is being sent
+    std::uint32_t cursor_packet = 0;  ///< next packet of the WQE at the cursor
+    std::uint32_t assigned = 0;       ///< WQEs before this one have their PSNs
+    std::uint32_t next_psn = 0;       ///< first PSN of the next WQE that gets its PSNs
+    std::uint32_t una_psn = 0;        ///< oldest PSN that is not acknowledged
+    std::uint32_t sent_psn = 0;       ///< the PSN after the last one that was ever sent
+    std::uint32_t rd_in_flight = 0;   ///< reads and atomics in flight
+    /// Binds and invalidations that were carried out and wait for earlier WQEs to complete.
+    std::uint32_t local_done = 0;
+    /// Error of the WQE at the cursor; reported when all earlier WQEs have completed.
+    ibv_wc_status local_error = IBV_WC_SUCCESS;
     std::uint8_t retries_left = 0;
     std::uint8_t rnr_retries_left = 0;
     bool waiting_rnr = false;
-    std::uint64_t deadline_ns = 0;     ///< 0: to be set at the next look at the clock
-    std::uint64_t waits_since_ns = 0;  ///< since when it waits for the peer's thread, which does not poll; 0: no wait
-    // constant from RTS on
+    std::uint64_t deadline_ns = 0;  ///< time at which the timer fires; 0: set at the next look at the clock
+    /// Time since which packets wait for the peer's thread, which does not poll; 0: none wait.
+    std::uint64_t waits_since_ns = 0;
+    // constant from RTS on, except rnr_naks
     std::uint64_t ack_timeout_ns = 0;  ///< 0: never
     std::uint8_t retry_count = 0;
     std::uint8_t rnr_retry = 0;  ///< kRnrForever: no limit
@@ -233,12 +241,13 @@ struct ResponseJob {
     enum class Kind : std::uint8_t { ack, nak, rnr_nak, read, atomic };
     Kind kind = Kind::ack;
     std::uint8_t syndrome = 0;
-    bool again = false;     ///< read, atomic: answers a duplicate, whose first request was counted already
-    std::uint32_t psn = 0;  ///< of the next response packet
+    /// Read, atomic: answers a duplicate request, which Responder::reads_queued does not count.
+    bool again = false;
+    std::uint32_t psn = 0;  ///< PSN of the next response packet
     std::uint32_t rkey = 0;
-    std::uint32_t length = 0;  ///< read: bytes that are left
+    std::uint32_t length = 0;  ///< read: bytes that remain to be sent
     std::uint64_t va = 0;      ///< read: address of the next byte
-    std::uint64_t value = 0;   ///< atomic
+    std::uint64_t value = 0;   ///< atomic: the word's old value
 };
 
 struct AtomicResult {
@@ -247,21 +256,22 @@ struct AtomicResult {
     std::uint64_t value = 0;
 };
 
-/// The receiving side's place in the protocol.
+/// The protocol state of a QP's receiving side.
 struct Responder {
     enum class Message : std::uint8_t { none, send, write };
 
     std::uint32_t expected_psn = 0;
-    Message message = Message::none;  ///< kind of the message that is half received
-    bool nak_sent = false;            ///< the responder says nothing until the expected PSN comes
-    bool heard = false;               ///< COMM_EST was raised, or need not be
-    std::uint32_t offset = 0;         ///< bytes of the message so far
-    std::uint32_t rkey = 0;           ///< write: key of the memory it goes to
+    Message message = Message::none;  ///< kind of the message of which only the first packets have come
+    /// A NAK or an RNR NAK was queued; packets with later PSNs are dropped silently until the expected one comes.
+    bool nak_sent = false;
+    bool heard = false;        ///< COMM_EST was raised since the QP left RESET
+    std::uint32_t offset = 0;  ///< bytes of the message that have come
+    std::uint32_t rkey = 0;    ///< write: key of the memory that the message is written to
     std::uint32_t remaining = 0;
     std::uint64_t va = 0;
 
-    // A ring of jobs, and the results of the last atomics, for duplicates. Both are sized for the device's
-    // rd_atomic_max.
+    // `jobs` is a ring of responses to be sent. `atomics` is a ring of the results of the last atomics, from which
+    // duplicates are answered. Both are sized for the device's rd_atomic_max.
     OwnLines<ResponseJob> jobs;
     std::uint32_t jobs_mask = 0;
     std::uint32_t jobs_head = 0;
@@ -284,7 +294,7 @@ struct ListHook {
 struct alignas(kCacheLine) SoftQp : ibv_qp {
     // hot: both directions
     Engine* engine = nullptr;  ///< constant
-    LinkPair* peer = nullptr;  ///< null: there is no such peer, and packets are lost
+    LinkPair* peer = nullptr;  ///< links to the peer's engine; null: there is no such peer, and packets are lost
     ibv_qp_state current = IBV_QPS_RESET;
     std::uint32_t mtu = 0;  ///< bytes
     std::uint32_t dest_qpn = 0;
@@ -300,10 +310,11 @@ struct alignas(kCacheLine) SoftQp : ibv_qp {
     Responder rx;
     WorkQueue<RecvWqe> rq;      ///< not used with an SRQ
     SoftSrq* shared = nullptr;  ///< the SRQ that receives are taken from; constant
-    /// Small messages wait in the CQE: with SoftProfile::copies_at_poll, but not with QpOptions::foreign_addresses.
+    /// True: a small message waits in its CQE. Only with SoftProfile::copies_at_poll, and without
+    /// QpOptions::foreign_addresses.
     bool payload_in_cqe = false;
-    bool receive_taken = false;  ///< with an SRQ: `taken` holds the receive of the message at hand
-    bool last_wqe_said = false;  ///< with an SRQ: LAST_WQE_REACHED was raised since it left RESET
+    bool receive_taken = false;  ///< with an SRQ: `taken` holds the receive of the message that is arriving
+    bool last_wqe_said = false;  ///< with an SRQ: LAST_WQE_REACHED was raised since the QP left RESET
     RecvWqe taken{};
     OwnLines<ibv_sge> taken_sges;
     ListHook tx_hook;     ///< linked: the QP has something to send, or to flush
@@ -312,7 +323,7 @@ struct alignas(kCacheLine) SoftQp : ibv_qp {
     // cold
     std::shared_ptr<Engine> engine_owner;
     std::shared_ptr<LinkPair> peer_owner;
-    ibv_qp_attr attr{};  ///< as modified so far
+    ibv_qp_attr attr{};  ///< attributes that modify() has set so far
     ibv_qp_cap cap{};
     std::uint32_t late_receives = 0;  ///< in ERR: `rq.posted` when the QP entered this state
 
@@ -322,7 +333,7 @@ struct alignas(kCacheLine) SoftQp : ibv_qp {
         return inline_memory.data() + std::size_t{count & sq.mask} * inline_max;
     }
     [[nodiscard]] Destination& destination(std::uint32_t count) noexcept { return destinations[count & sq.mask]; }
-    /// The receive of the message at hand; only after Engine::take_receive.
+    /// The receive of the message that is arriving. Must be called after Engine::take_receive().
     [[nodiscard]] const RecvWqe& receive() noexcept { return shared == nullptr ? rq.at(rq.done) : taken; }
     [[nodiscard]] std::span<const ibv_sge> receive_sges() noexcept {
         return {shared == nullptr ? rq.sges(rq.done) : taken_sges.data(), receive().num_sge};
@@ -347,7 +358,7 @@ inline void SoftCq::pop() noexcept {
     ++head;
 }
 
-/// A list of QPs linked through one of their hooks, without memory of its own.
+/// A list of QPs that are linked through one of their hooks. The list allocates no memory.
 template <ListHook SoftQp::*Hook>
 class QpList {
 public:

@@ -12,7 +12,7 @@ namespace {
 [[nodiscard]] bool is_atomic(const SendWqe& wqe) noexcept {
     return wqe.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wqe.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
-/// A read or an atomic: answered by data, and counted against max_rd_atomic.
+/// A read or an atomic: its answer carries data, and it counts against max_rd_atomic.
 [[nodiscard]] bool is_read(const SendWqe& wqe) noexcept {
     return wqe.opcode == IBV_WR_RDMA_READ || is_atomic(wqe);
 }
@@ -81,7 +81,7 @@ std::uint32_t Engine::transmit(SoftQp& qp, bool& more) noexcept {
         }
         SendWqe& wqe = qp.sq.at(tx.cursor);
         if (tx.cursor_packet == 0 && !may_start(qp, wqe))
-            break;  // the QP's own progress activates it again
+            break;  // the QP is activated again when its earlier requests make progress
         if (is_local(wqe)) [[unlikely]] {
             pass_local(qp);
             ++sent;
@@ -99,7 +99,7 @@ std::uint32_t Engine::transmit(SoftQp& qp, bool& more) noexcept {
         if (qp.peer != nullptr)
             qp.peer->publish(qp.peer->requests);
         if (qp.current == IBV_QPS_RTS) [[likely]]
-            arm_ack_timer(qp);  // not if a request failed after others were sent
+            arm_ack_timer(qp);  // not in RTS: a request failed after others had been sent
     }
     if (qp.current != IBV_QPS_RTS)
         more = true;
@@ -113,7 +113,7 @@ bool Engine::may_start(SoftQp& qp, SendWqe& wqe) noexcept {
     if (is_read(wqe) && tx.rd_in_flight >= qp.max_rd_atomic && qp.max_rd_atomic != 0)
         return false;
     if (tx.cursor != tx.assigned)
-        return true;  // it was sent before, and is sent again
+        return true;  // the WQE was started before, and is sent again
 
     const ibv_wc_status status = check_local(qp, wqe);
     if (status != IBV_WC_SUCCESS) [[unlikely]] {
@@ -133,7 +133,8 @@ bool Engine::may_start(SoftQp& qp, SendWqe& wqe) noexcept {
     return true;
 }
 
-/// Carries out a bind or an invalidation, but only once: a second pass finds the WQE assigned. The WQE has no PSN.
+/// Carries out a bind or an invalidation. This happens only once, because a second pass finds the WQE assigned. The WQE
+/// has no PSN of its own.
 [[gnu::cold, gnu::noinline]] bool Engine::start_local(SoftQp& qp, SendWqe& wqe) noexcept {
     Requester& tx = qp.tx;
     bool done = false;
@@ -153,25 +154,25 @@ bool Engine::may_start(SoftQp& qp, SendWqe& wqe) noexcept {
         return false;
     }
     wqe.first_psn = tx.next_psn;
-    wqe.last_psn = psn_add(tx.next_psn, kPsnMask);  // one before first_psn: the range is empty
+    wqe.last_psn = psn_add(tx.next_psn, kPsnMask);  // one before first_psn, so that the range of PSNs is empty
     ++tx.assigned;
     ++tx.local_done;
     return true;
 }
 
-/// Moves the cursor past a WQE that sends nothing.
+/// Moves the cursor past a WQE that sends no packet.
 [[gnu::cold, gnu::noinline]] void Engine::pass_local(SoftQp& qp) noexcept {
     ++qp.tx.cursor;
     complete_local(qp);
 }
 
-/// Completes WQEs that send nothing, as long as the oldest is one.
+/// Completes WQEs that send no packet, as long as the oldest WQE is of this kind.
 [[gnu::cold, gnu::noinline]] void Engine::complete_local(SoftQp& qp) noexcept {
     while (qp.sq.done != qp.tx.assigned && is_local(qp.sq.at(qp.sq.done)))
         complete_send(qp, IBV_WC_SUCCESS);
 }
 
-/// Checks a WQE for errors that the requester finds by itself (IBTA 9.9.2.1).
+/// Checks a WQE for errors that the requester itself detects (IBTA 9.9.2.1).
 ibv_wc_status Engine::check_local(SoftQp& qp, const SendWqe& wqe) noexcept {
     if (wqe.fault != 0) [[unlikely]]
         return static_cast<ibv_wc_status>(wqe.fault);
@@ -187,7 +188,7 @@ ibv_wc_status Engine::check_local(SoftQp& qp, const SendWqe& wqe) noexcept {
     return allowed(core_.memory, qp.pd, sges_of(qp, qp.tx.cursor), access) ? IBV_WC_SUCCESS : IBV_WC_LOC_PROT_ERR;
 }
 
-/// The WQE at the cursor fails in its turn: WQEs before it complete first.
+/// Stops at the WQE at the cursor, which fails after all earlier WQEs have completed.
 [[gnu::cold, gnu::noinline]] void Engine::stop_at_cursor(SoftQp& qp, ibv_wc_status status) noexcept {
     qp.tx.local_error = status;
     if (qp.sq.done == qp.tx.cursor)
@@ -218,7 +219,7 @@ Engine::Sent Engine::send_packet(SoftQp& qp, SendWqe& wqe) noexcept {
         packet->psn = psn;
         packet->imm = wqe.imm;
         packet->rkey = wqe.rkey;
-        // A read that asks again for the rest of its data begins where the rest begins.
+        // A read that was answered in part asks again only for the remaining data.
         packet->va = wqe.opcode == IBV_WR_RDMA_READ ? wqe.remote_addr + offset : wqe.remote_addr;
         packet->dma_length = wqe.opcode == IBV_WR_RDMA_READ ? wqe.length - offset : wqe.length;
         packet->compare_add = wqe.compare_add;
@@ -280,12 +281,12 @@ void Engine::on_response(SoftQp& qp, const Packet& packet) noexcept {
         case PacketKind::atomic_response: on_payload(qp, packet); break;
         case PacketKind::nak: on_nak(qp, packet); break;
         case PacketKind::rnr_nak: on_rnr_nak(qp, packet); break;
-        default: break;  // no other kind is a response
+        default: break;  // the other kinds are not responses
     }
 }
 
-/// Completes the WQEs before `psn`. False when the response is stale, or when it shows that the answer to a read was
-/// lost. The read is then asked for again (implied NAK, IBTA 9.7.5.2).
+/// Completes the WQEs whose packets are all before `psn`. False when the response is stale, or when it shows that a
+/// read's answer was lost. Then the read is requested again (implied NAK, IBTA 9.7.5.2).
 bool Engine::acknowledge_before(SoftQp& qp, std::uint32_t psn) noexcept {
     Requester& tx = qp.tx;
     if (psn_diff(psn, tx.una_psn) < 0 || psn_diff(psn, tx.sent_psn) > 0)
@@ -311,7 +312,7 @@ bool Engine::acknowledge_before(SoftQp& qp, std::uint32_t psn) noexcept {
     return true;
 }
 
-/// After una_psn has moved: retry counters start afresh, and requests that waited for this may go on.
+/// Called after una_psn has moved. Resets the retry counters, and lets requests go on that waited for this.
 void Engine::after_progress(SoftQp& qp) noexcept {
     Requester& tx = qp.tx;
     tx.retries_left = tx.retry_count;
@@ -324,7 +325,7 @@ void Engine::after_progress(SoftQp& qp) noexcept {
         if (qp.sq.done != tx.assigned)
             timers_unset_ = true;
     }
-    // Late responses may overtake a cursor that went back.
+    // Late responses may complete WQEs ahead of a cursor that went back.
     if (static_cast<std::int32_t>(tx.cursor - qp.sq.done) < 0) {
         tx.cursor = qp.sq.done;
         tx.cursor_packet = 0;
@@ -406,13 +407,13 @@ void Engine::on_payload(SoftQp& qp, const Packet& packet) noexcept {
     timers_.push_back(qp);
 }
 
-/// The next pass begins at the oldest packet without an answer.
+/// Moves the cursor back to the oldest packet that has no answer.
 void Engine::go_back(SoftQp& qp) noexcept {
     Requester& tx = qp.tx;
     for (std::uint32_t count = qp.sq.done; count != tx.assigned; ++count)
         qp.sq.at(count).read_in_flight = false;
     tx.rd_in_flight = 0;
-    tx.local_error = IBV_WC_SUCCESS;  // found again when the cursor comes back to the WQE
+    tx.local_error = IBV_WC_SUCCESS;  // the error is found again when the cursor comes back to the WQE
     tx.cursor = qp.sq.done;
     tx.cursor_packet = 0;
     if (qp.sq.done != tx.assigned) {

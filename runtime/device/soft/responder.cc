@@ -1,5 +1,5 @@
-// The responder: executes request packets in PSN order and queues the answers (IBTA 9.7.4, 9.7.5, 9.9.3). Answers of
-// one QP leave in the order of their requests, so they go through the QP's queue of jobs.
+// The responder: executes request packets in PSN order and queues the answers (IBTA 9.7.4, 9.7.5, 9.9.3). A QP's
+// answers go through the QP's queue of jobs, because they must leave in the order of their requests.
 #include <algorithm>
 #include <span>
 
@@ -36,7 +36,8 @@ void Engine::on_request(SoftQp& qp, const Packet& packet) noexcept {
     if (qp.current != IBV_QPS_RTS && qp.current != IBV_QPS_RTR)
         return;
     Responder& rx = qp.rx;
-    // Without room for an answer the packet is dropped as if it were lost. The requester asks again.
+    // If there is no room for an answer, the packet is dropped as if the network had lost it. The requester sends it
+    // again.
     if (rx.full()) [[unlikely]]
         return;
     if (qp.current == IBV_QPS_RTR && !rx.heard) [[unlikely]] {
@@ -47,8 +48,8 @@ void Engine::on_request(SoftQp& qp, const Packet& packet) noexcept {
     if (ahead < 0) [[unlikely]]
         return on_duplicate(qp, packet);
     if (ahead > 0) [[unlikely]] {
-        // A packet before this one was lost. The responder says so once, and is then silent until that packet comes
-        // (IBTA 9.7.4.1.1).
+        // A packet before this one was lost. The responder sends one NAK, and then drops packets silently until the
+        // lost packet comes again (IBTA 9.7.4.1.1).
         if (rx.nak_sent)
             return;
         rx.nak_sent = true;
@@ -68,8 +69,8 @@ void Engine::on_request(SoftQp& qp, const Packet& packet) noexcept {
     }
 }
 
-/// The request was executed before, and its answer was lost or late. Sends and writes are acknowledged again, reads are
-/// executed again, atomics are answered from the kept results (IBTA 9.7.5.1).
+/// Answers a request that was executed before, and whose answer was lost or late. Sends and writes are acknowledged
+/// again, reads are executed again, and atomics are answered from the kept results (IBTA 9.7.5.1).
 [[gnu::cold, gnu::noinline]] void Engine::on_duplicate(SoftQp& qp, const Packet& packet) noexcept {
     Responder& rx = qp.rx;
     ResponseJob job;
@@ -91,7 +92,7 @@ void Engine::on_request(SoftQp& qp, const Packet& packet) noexcept {
                 return result.valid && result.psn == packet.psn;
             });
             if (found == kept.end())
-                return;  // older than any atomic that may be outstanding: dropped
+                return;  // dropped: the packet is older than any atomic that may be outstanding
             job.kind = ResponseJob::Kind::atomic;
             job.value = found->value;
             return push_job(qp, job);
@@ -137,7 +138,8 @@ void Engine::on_send(SoftQp& qp, const Packet& packet) noexcept {
     rx.message = Responder::Message::none;
     ibv_wc wc = received(qp, packet, IBV_WC_RECV);
     if (invalidate) [[unlikely]] {
-        // The message itself was whole, and the sender was told so. Only this side learns of the bad key (class J).
+        // The message itself was complete, and was acknowledged to the sender. Only this side learns of the bad key (an
+        // error of class J).
         if (!invalidated) {
             fail_recv(qp, IBV_WC_REM_INV_REQ_ERR);
             return enter_error(qp, true);
@@ -179,7 +181,7 @@ void Engine::on_write(SoftQp& qp, const Packet& packet) noexcept {
         }
     }
 
-    // If the device promises no order, a thread that polls memory looks at the whole write.
+    // If the device promises no order, a thread that polls memory may look at any byte of the write.
     write_to_memory(memory.host(), packet.payload(), packet.payload_size,
                     profile().promises_no_order ? packet.payload_size : kLookedAt);
     if (first)
@@ -229,7 +231,7 @@ void Engine::on_atomic(SoftQp& qp, const Packet& packet) noexcept {
     std::byte* host = memory.host();
     if (host == nullptr) [[unlikely]]
         return refuse_with_event(qp, Nak::remote_access);
-    // The region's iova may be aligned differently from its memory.
+    // The region's memory may be aligned differently from its iova.
     if (reinterpret_cast<std::uintptr_t>(host) % sizeof(std::uint64_t) != 0) {
         return refuse_with_event(qp, Nak::invalid_request);
     }
@@ -257,11 +259,11 @@ void Engine::expect_next(SoftQp& qp, std::uint32_t packets) noexcept {
     job.psn = qp.rx.expected_psn;
     ++qp.rx.rnr_naks;
     core_.rnr_naks_sent.fetch_add(1, std::memory_order_relaxed);
-    qp.rx.nak_sent = true;  // packets after the refused one are dropped in silence
+    qp.rx.nak_sent = true;  // packets after the refused one are dropped silently
     push_job(qp, job);
 }
 
-/// Sends the responder's last answer: the QP goes to ERR, on both sides.
+/// Sends a NAK as the responder's last answer. The QPs of both sides go to ERR.
 [[gnu::cold, gnu::noinline]] void Engine::refuse(SoftQp& qp, Nak code) noexcept {
     ResponseJob job;
     job.kind = ResponseJob::Kind::nak;
@@ -271,8 +273,8 @@ void Engine::expect_next(SoftQp& qp, std::uint32_t packets) noexcept {
     enter_error(qp, true);
 }
 
-/// Refuses a write that its key does not permit. If the write was to take a receive, the receive fails with a local
-/// access error, which tells the responder's owner (IBTA 11.6.2).
+/// Refuses a write that its key does not permit. If the write would have taken a receive, this receive fails with a
+/// local access error. So the responder's owner learns of the refusal (IBTA 11.6.2).
 [[gnu::cold, gnu::noinline]] void Engine::refuse_write(SoftQp& qp, bool takes_receive) noexcept {
     if (!takes_receive || !take_receive(qp))
         return refuse_with_event(qp, Nak::remote_access);
@@ -280,7 +282,8 @@ void Engine::expect_next(SoftQp& qp, std::uint32_t packets) noexcept {
     refuse(qp, Nak::remote_access);
 }
 
-/// If no receive tells the responder's owner of the error, an event does (IBTA 9.9.3, 11.6.3.2).
+/// Refuses a request and raises an event, which tells the responder's owner of an error that fails no receive (IBTA
+/// 9.9.3, 11.6.3.2).
 [[gnu::cold, gnu::noinline]] void Engine::refuse_with_event(SoftQp& qp, Nak code) noexcept {
     core_.events.raise(code == Nak::remote_access ? IBV_EVENT_QP_ACCESS_ERR : IBV_EVENT_QP_REQ_ERR, &qp);
     refuse(qp, code);
@@ -288,17 +291,17 @@ void Engine::expect_next(SoftQp& qp, std::uint32_t packets) noexcept {
 
 // ---- receives and their completions ----
 
-/// Makes qp.receive() the receive of the message that begins, until complete_recv(). False when there is no receive.
+/// Takes a receive for the message that begins. It is qp.receive() until complete_recv(). False: there is no receive.
 bool Engine::take_receive(SoftQp& qp) noexcept {
     return qp.shared == nullptr ? qp.rq.done != qp.rq.posted : take_shared_receive(qp);
 }
 
-/// Takes the oldest receive out of the SRQ. It is copied: receives of an SRQ complete in any order, so its slot may be
-/// posted to again before it completes.
+/// Takes the oldest receive out of the SRQ, and copies it. A copy is needed because receives of an SRQ complete in any
+/// order: the slot may be used for another receive before this one completes.
 bool Engine::take_shared_receive(SoftQp& qp) noexcept {
     SoftSrq& srq = *qp.shared;
     if (qp.receive_taken)
-        return true;  // left from a message that did not arrive whole, as can happen on UC
+        return true;  // the receive of a message that did not arrive completely, as can happen on UC
     if (srq.left() == 0)
         return false;
     qp.taken = srq.rq.at(srq.rq.done);
@@ -312,7 +315,7 @@ bool Engine::take_shared_receive(SoftQp& qp) noexcept {
 void Engine::check_limit(SoftSrq& srq) noexcept {
     if (srq.left() >= srq.limit)
         return;
-    srq.limit = 0;  // raised once; the limit must be armed again (IBTA 10.2.9)
+    srq.limit = 0;  // the event is raised once; then the limit must be armed again (IBTA 10.2.9)
     core_.events.raise(IBV_EVENT_SRQ_LIMIT_REACHED, &srq);
 }
 
@@ -332,8 +335,8 @@ void Engine::complete_recv(SoftQp& qp, const ibv_wc& wc) noexcept {
     complete_recv(qp, wc);
 }
 
-/// Works like a provider that lets the NIC write small messages into the CQE: the SGE is checked now, and the CPU that
-/// polls makes the copy. False if the message does not fit, or is not allowed.
+/// Lets a small message wait in its CQE, like a provider whose NIC writes small messages into CQEs. The SGE is checked
+/// now; the CPU that polls copies the message. False if the message does not fit, or the SGE is not allowed.
 [[gnu::cold, gnu::noinline]] bool Engine::hold_payload(SoftQp& qp, const RecvWqe& wqe, const Packet& packet) noexcept {
     const bool whole = (packet.flags & kFirst) != 0 && (packet.flags & kLast) != 0;
     if (!whole || packet.payload_size == 0 || packet.payload_size > SoftProfile::kPayloadInCqe || wqe.num_sge == 0)
@@ -356,7 +359,7 @@ void Engine::push_job(SoftQp& qp, const ResponseJob& job) noexcept {
     rx_active_.push_back(qp);
 }
 
-/// Acknowledgements are cumulative: one that has not left yet takes the later PSN.
+/// Queues an acknowledgement. Acknowledgements are cumulative, so if the newest job is one, it only gets the later PSN.
 void Engine::push_ack(SoftQp& qp, std::uint32_t psn) noexcept {
     Responder& rx = qp.rx;
     if (!rx.idle()) {
@@ -416,14 +419,15 @@ std::uint32_t Engine::answer(SoftQp& qp, bool& more) noexcept {
     return sent;
 }
 
-/// Sends one packet of a read's answer. False when the link is full.
+/// Sends one packet of a read's answer. False: the link is full.
 bool Engine::answer_read(SoftQp& qp, ResponseJob& job, bool& finished) noexcept {
     const std::uint32_t size = std::min(qp.mtu, job.length);
     const RemoteMemory memory =
         size == 0 ? RemoteMemory() : core_.memory.find_remote(job.rkey, qp, job.va, job.length, IBV_ACCESS_REMOTE_READ);
     const std::byte* host = memory.host();
     if (size != 0 && host == nullptr) [[unlikely]] {
-        // The region went away during the read: the answers queued behind it are void.
+        // The region was deregistered, or the window unbound, during the read. The answers that are queued behind this
+        // read are dropped.
         const std::uint32_t psn = job.psn;
         qp.rx.jobs_head = qp.rx.jobs_tail;
         qp.rx.reads_queued = 0;

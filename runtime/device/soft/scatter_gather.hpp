@@ -1,6 +1,7 @@
-// Lists of SGEs as one run of bytes, checked against the memory table at each use.
+// Reads and writes the memory of a list of SGEs as if it were one run of bytes. Each use checks the SGEs against the
+// memory table.
 //
-// Thread safety: under the lock of the engine that calls.
+// Thread safety: the caller holds the lock of its engine.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +16,9 @@
 
 namespace pollcore::soft {
 
-/// Calls `piece(host, size)` for the parts of `sges` that make up [offset, offset + size), in order. Returns false when
-/// one of these SGEs is not allowed. An SGE is checked as a whole; an empty one needs no key.
+/// Calls `piece(host, part)` in order for each part of the SGEs' memory that belongs to the byte range [offset, offset
+/// + size). Returns false when an SGE of that range is not allowed. An SGE is checked as a whole; an empty SGE needs no
+/// key.
 template <class Piece>
 [[nodiscard]] inline bool for_each_piece(const MemoryTable& memory, const ibv_pd* pd, std::span<const ibv_sge> sges,
                                          int access, std::uint64_t offset, std::uint64_t size, Piece&& piece) noexcept {
@@ -55,7 +57,7 @@ template <class Piece>
                           });
 }
 
-/// Whether all of the SGEs are allowed.
+/// Whether the memory table permits `access` to all of the SGEs.
 [[nodiscard]] inline bool allowed(const MemoryTable& memory, const ibv_pd* pd, std::span<const ibv_sge> sges,
                                   int access) noexcept {
     return std::all_of(sges.begin(), sges.end(), [&](const ibv_sge& sge) {

@@ -1,5 +1,5 @@
-// The device itself: opening, failing, its engines and events. Its objects are in soft_memory.cc and soft_queues.cc, QP
-// states in qp_state.cc.
+// The device itself: opening, failing, its engines and its events. Its objects are in soft_memory.cc and
+// soft_queues.cc, the QP states in qp_state.cc.
 #include "device/soft/soft_device.hpp"
 
 #include <algorithm>
@@ -79,8 +79,8 @@ SoftDevice::SoftDevice(SoftDeviceOptions options)
     if (options_.profile.has_no_clock || !options_.limits.extended_cqs)  // only extended CQs have room for a time stamp
         options_.limits.completion_timestamp_mask = options_.limits.hca_core_clock_khz = 0;
     const DeviceLimits& limits = options_.limits;
-    // Work requests hold their SGE count in eight bits. rd_atomic has eight bits in ibv_qp_attr, and a QP has jobs for
-    // twice as many. The other limits bound the size of tables.
+    // A WQE holds its number of SGEs in eight bits. ibv_qp_attr holds the number of reads and atomics in eight bits,
+    // and a QP has room for twice as many jobs. The other limits bound the size of tables.
     if (limits.sges_max > kSgesMax || limits.rd_atomic_max > 255 || limits.qp_depth_max > (1u << 24) ||
         limits.cqes_max > (1u << 30) || options_.memory_regions_max == 0 || options_.memory_regions_max >= (1u << 24)) {
         throw Error(
@@ -102,7 +102,7 @@ SoftDevice::SoftDevice(SoftDeviceOptions options)
     device_.transport_type = IBV_TRANSPORT_IB;
     name().copy(device_.name, sizeof(device_.name) - 1);
     name().copy(device_.dev_name, sizeof(device_.dev_name) - 1);
-    // abi_compat stays null: verbs that need an extended context find none and say so.
+    // abi_compat stays null. So verbs that need an extended context find none, and fail.
     context_.owner = this;
     context_.device = &device_;
     context_.ops = soft::verbs_ops();
@@ -116,8 +116,8 @@ SoftDevice::SoftDevice(SoftDeviceOptions options)
 
 SoftDevice::~SoftDevice() {
     default_engine_.reset();
-    // Engines that are left are held by objects that were never destroyed. Without their device, other engines of the
-    // fabric must not find them.
+    // Engines that still exist are held by objects that were never destroyed. When their device is gone, other engines
+    // of the fabric must not find them.
     for (const auto& engine : engines()) {
         fabric_->remove(*engine);
     }
@@ -191,7 +191,7 @@ void SoftDevice::fail() {
     const std::lock_guard guard(control_mutex_);
     if (std::exchange(failed_, true))
         return;
-    core_->faults.clear();  // they were planned for a device that works
+    core_->faults.clear();  // the faults were planned for a device that works
     for (const auto& engine : engines())
         engine->fail();
     core_->events.raise_device(IBV_EVENT_DEVICE_FATAL);
@@ -204,7 +204,7 @@ void SoftDevice::remove() {
     core_->events.close();
     core_->removed.store(true, std::memory_order_seq_cst);
     for (const auto& engine : engines())
-        engine->doorbell()->ring();  // a thread that sleeps on a channel finds it closed
+        engine->doorbell()->ring();  // a thread that sleeps on a channel wakes up and finds the device removed
 }
 
 void SoftDevice::require_working(const char* what) const {
@@ -253,7 +253,7 @@ std::unique_ptr<CompletionChannel> SoftDevice::create_channel(ThreadDomain* doma
     const std::lock_guard guard(control_mutex_);
     require_working("make a completion channel");
     auto channel = std::make_shared<soft::Channel>(&context_, engine_of(domain));
-    fabric_->settle();  // from here on every sender to that engine looks whether its thread sleeps
+    fabric_->settle();  // from now on, each sender to that engine checks whether the engine's thread sleeps
     return std::make_unique<soft::SoftCompletionChannel>(std::move(channel));
 }
 
@@ -283,7 +283,7 @@ void SoftDevice::advance(std::uint64_t now_ns) {
         }
         return next;
     };
-    // Work that is queued already is done at the present time, not at `now_ns`.
+    // Work that is queued already is done at the engines' present time, not at `now_ns`.
     std::uint64_t time = 0;
     for (const auto& engine : all) {
         const std::lock_guard guard(engine->lock());

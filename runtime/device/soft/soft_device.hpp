@@ -1,36 +1,37 @@
 // The software device: an RDMA device that is a data structure in this process.
 //
-// Its ibv_context has ops of its own, so ibv_post_send, ibv_post_recv and ibv_poll_cq of
-// <infiniband/verbs.h> work on its objects. It is split into engines, one per ThreadDomain and one for
-// objects made without a domain. A post only enqueues; an engine moves its work when one of its CQs is polled, or
-// in advance(). Devices of one process that name the same fabric reach each other.
+// Its ibv_context has its own ops, so ibv_post_send, ibv_post_recv and ibv_poll_cq of <infiniband/verbs.h> work on its
+// objects. The device is split into engines: one for each ThreadDomain, and one for objects that were made without a
+// domain. A post only enqueues work. The engine does the work when one of its CQs is polled, or in advance(). Devices
+// of one process that name the same fabric reach each other.
 //
-// Thread safety: the verbs and all calls of Device from any thread. Threads that use different thread
-// domains share nothing but the links between them.
+// Thread safety: any thread may call the verbs and all functions of Device. Threads that use different thread domains
+// share nothing but the links between them.
 //
-// Time: the clock is read once in many polls while a timer is armed, and for each completion that has a time stamp.
-// advance() steps through the timers exactly.
+// Time: while a timer is armed, the clock is read once in many polls. It is also read for each completion that gets a
+// time stamp. advance() runs each timer exactly at its time.
 //
-// Where the specification leaves something open, the device does this:
-//  - destroy() returns EBUSY for an object with events, asynchronous or of completions, that were taken and not
+// Where the specification leaves the behaviour open, the device behaves as follows:
+//  - destroy() returns EBUSY for an object whose events, asynchronous or of completions, were taken and not
 //    acknowledged. (ibv_destroy_* would wait, and a single control thread could wait for ever.) Events of the object
 //    that nobody has taken are dropped.
-//  - CQEs of a QP that was reset or destroyed stay in their CQ, unless the profile says otherwise.
-//  - fields that are invalid in a failed completion are garbage; vendor_err is soft::vendor_err_of(status).
-//  - a slot of a send or receive queue is free again when a completion at or behind it was polled.
-//  - a packet that waits because the peer's thread does not poll does not count as lost: acknowledgement timers start
-//    over while there is such a packet, for up to kHostPatienceNs.
-//  - packets of UC and UD wait while the link to the other thread is full; they are lost only by a missing receive, a
-//    wrong key, an unknown destination or a port that is down.
-//  - no end-to-end flow-control credits: a sender learns of a missing receive by the RNR NAK.
-//  - an SRQ's receives are taken in the order in which they were posted. One slot is free again for each of their
-//    completions that was polled. Only QPs of one thread domain use an SRQ.
-//  - a limit that is armed above the number of receives in an SRQ raises its event at once.
-//  - SQD is not offered.
-//  - a bind uses the key that the memory window has when the bind's turn comes. Destroying the QP that a type 2 window
-//    is bound to ends the binding.
-//  - a send with invalidate whose key cannot be invalidated is acknowledged; its receive fails with
-//    IBV_WC_REM_INV_REQ_ERR and its receiver's QP goes to ERR.
+//  - CQEs of a QP that was reset or destroyed stay in their CQ, unless the profile has purges_cqes.
+//  - fields of a failed completion that the specification calls invalid hold garbage; vendor_err is
+//    soft::vendor_err_of(status).
+//  - a slot of a send or receive queue becomes free when its own completion, or that of a later slot, has been polled.
+//  - a packet that waits because the peer's thread does not poll does not count as lost. While there is such a packet,
+//    acknowledgement timers start over, for up to kHostPatienceNs.
+//  - packets of UC and UD wait while the link to the other thread is full. They are lost only if there is no receive, a
+//    key is wrong, the destination is unknown or a port is down.
+//  - there are no end-to-end flow-control credits: a sender learns of a missing receive by the RNR NAK.
+//  - an SRQ's receives are taken in the order in which they were posted. Each of their completions that is polled frees
+//    one slot. All QPs of an SRQ must be in the SRQ's thread domain.
+//  - a limit that is armed while an SRQ has fewer receives raises its event at once.
+//  - the state SQD is not offered.
+//  - a bind is checked against the memory window's key at the time when the bind's turn comes. If a type 2 window is
+//    bound to a QP, destroying the QP ends the binding.
+//  - a send with invalidate whose key cannot be invalidated is acknowledged. Its receive fails with
+//    IBV_WC_REM_INV_REQ_ERR, and the receiver's QP goes to ERR.
 #pragma once
 
 #include <cerrno>
@@ -60,23 +61,23 @@ struct DeviceCore;
 struct SoftMw;
 }  // namespace soft
 
-/// What a software device can do unless told otherwise.
+/// The default limits of a software device.
 [[nodiscard]] DeviceLimits default_soft_limits() noexcept;
 
 struct SoftDeviceOptions {
     std::string name = "soft0";
     /// Devices on one fabric reach each other.
     std::string fabric = "default";
-    /// Nanoseconds that never go back. Empty: std::chrono::steady_clock.
+    /// The clock: returns nanoseconds that never go back. Empty: std::chrono::steady_clock.
     std::function<std::uint64_t()> clock_ns = {};
     DeviceLimits limits = default_soft_limits();
-    /// Regions and windows together.
+    /// The most memory regions and windows together.
     std::uint32_t memory_regions_max = 16384;
     ibv_mtu active_mtu = IBV_MTU_4096;
     SoftProfile profile = {};
-    /// Given to inject() before anything else happens.
+    /// Faults that are given to inject() before anything else happens.
     std::vector<SoftFault> faults = {};
-    /// Seed for what the faults leave to chance.
+    /// Seed of the random numbers for SoftFault::probability.
     std::uint64_t fault_seed = 1;
 };
 
@@ -85,25 +86,26 @@ public:
     explicit SoftDevice(SoftDeviceOptions options);
     ~SoftDevice() override;
 
-    /// Does everything that can be done up to `now_ns`, running each timer at its own time on the way.
+    /// Does all work that can be done up to `now_ns`, and runs each timer at its own time on the way.
     void advance(std::uint64_t now_ns);
     /// Takes the port down or up. While it is down, packets to and from this device are lost. The change raises
     /// IBV_EVENT_PORT_ERR or IBV_EVENT_PORT_ACTIVE.
     void set_port_up(bool up);
-    /// The hardware fails: nothing moves any more, posts go nowhere, polls find only completions that are in the CQ
-    /// already, and calls that make or change something fail with EIO. Destroying works. Raises IBV_EVENT_DEVICE_FATAL.
-    /// Clears the fault plan; faults injected from here on concern a device that has failed.
+    /// Simulates a failure of the hardware. From now on no work is done, and posts have no effect. Polls find only
+    /// completions that are in the CQ already. Calls that make or change an object fail with EIO, but objects can be
+    /// destroyed. Raises IBV_EVENT_DEVICE_FATAL. Clears the fault plan; faults that are injected later concern a failed
+    /// device.
     void fail();
-    /// The kernel lets go of the device: like fail(), but destroying, arming CQs and taking events fail with EIO, too.
-    /// Objects that destroy() was called for end with the device.
+    /// Simulates that the kernel removes the device. Like fail(), but destroying objects, arming CQs and taking events
+    /// fail with EIO, too. Objects for which destroy() was called are kept until the device is destroyed.
     void remove();
     [[nodiscard]] const std::string& fabric_name() const noexcept;
 
-    /// Plans a fault. Throws pollcore::Error for one that makes no sense.
+    /// Plans a fault. Throws pollcore::Error if the fault makes no sense.
     void inject(const SoftFault& fault);
     /// Drops all planned faults.
     void clear_faults();
-    /// How often a planned fault of this kind happened.
+    /// How often planned faults of this kind have happened.
     [[nodiscard]] std::uint64_t faults_met(SoftFault::Kind kind) const noexcept;
 
     [[nodiscard]] std::string describe() const override;
@@ -116,24 +118,24 @@ public:
 
     [[nodiscard]] std::unique_ptr<ThreadDomain> create_thread_domain() override;
     [[nodiscard]] ibv_pd* create_pd() override;
-    /// The engine of this domain moves when next_event() is called, too.
+    /// The engine of `domain` also does its work when the channel's next_event() is called.
     [[nodiscard]] std::unique_ptr<CompletionChannel> create_channel(ThreadDomain* domain) override;
-    /// The CQ has exactly as many entries as were asked for.
+    /// The CQ has exactly as many entries as `options` ask for.
     [[nodiscard]] ibv_cq* create_cq(const CqOptions& options) override;
     void moderate(ibv_cq* cq, std::uint16_t count, std::uint16_t period_us) override;
     [[nodiscard]] ibv_qp* create_qp(QpOptions& options) override;
-    /// The SRQ has exactly the depth that was asked for.
+    /// The SRQ has exactly the depth that `options` ask for.
     [[nodiscard]] ibv_srq* create_srq(SrqOptions& options) override;
     [[nodiscard]] ibv_mr* register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
                                           int access) override;
     [[nodiscard]] ibv_mw* create_mw(ibv_pd* pd, ibv_mw_type type) override;
-    /// Opens the way for datagrams to all engines of the other device.
+    /// Makes the links by which datagrams reach all engines of the other device.
     [[nodiscard]] ibv_ah* create_ah(ibv_pd* pd, ibv_ah_attr& attr) override;
     [[nodiscard]] ibv_ah_attr way_back(ibv_wc& wc, ibv_grh& grh) override;
     void modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) override;
     /// All attributes are filled in, whatever the mask.
     [[nodiscard]] ibv_qp_attr query(ibv_qp* qp, int mask) override;
-    /// Takes IBV_SRQ_LIMIT; an SRQ is not resized.
+    /// Accepts only IBV_SRQ_LIMIT. An SRQ cannot be resized.
     void modify(ibv_srq* srq, ibv_srq_attr& attr, int mask) override;
     [[nodiscard]] ibv_srq_attr query(ibv_srq* srq) override;
     [[nodiscard]] bool writes_in_order(ibv_qp* qp) override;
@@ -142,9 +144,10 @@ public:
     int destroy(ibv_ah* ah) noexcept override;
     int destroy(ibv_cq* cq) noexcept override;
     int destroy(ibv_qp* qp) noexcept override;
-    /// EBUSY while QPs use it. Receives that are left in it end without a completion.
+    /// Returns EBUSY while QPs use the SRQ. Receives that are still in the SRQ end without a completion.
     int destroy(ibv_srq* srq) noexcept override;
-    /// When it returns, nothing of the device touches the memory any more. EBUSY while windows are bound to it.
+    /// After the return the device does not touch the region's memory any more. Returns EBUSY while windows are bound
+    /// to the region.
     int destroy(ibv_mr* mr) noexcept override;
     int destroy(ibv_mw* window) noexcept override;
 
@@ -156,19 +159,19 @@ public:
     [[nodiscard]] std::optional<RnrCounts> rnr_counts(ibv_qp* qp) override;
 
 private:
-    /// Throws if the fault plan has this call fail. `what` completes "cannot ...".
+    /// Throws if the fault plan lets this call fail. The message begins with "cannot" and `what`.
     void meet_fault(SoftFault::Kind kind, std::string_view what, const ibv_qp* qp = nullptr,
                     std::optional<ibv_qp_state> state = std::nullopt);
     [[nodiscard]] std::shared_ptr<soft::Engine> engine_of(ThreadDomain* domain);
     [[nodiscard]] std::shared_ptr<soft::Engine> make_engine();
     [[nodiscard]] std::vector<std::shared_ptr<soft::Engine>> engines();
-    /// Throws Error(EIO) when the device has failed. Under the control mutex.
+    /// Throws Error(EIO) when the device has failed. The caller holds the control mutex.
     void require_working(const char* what) const;
-    /// Throws when more is asked for than the device has.
+    /// Throws when `asked` is more than `has`.
     void require_within(std::string_view what, std::uint64_t asked, std::uint64_t has) const;
     [[nodiscard]] bool ended(const void* object) const noexcept;
-    /// If the kernel refuses to destroy an object, libibverbs keeps it, and the caller may ask again. Here a removed
-    /// device keeps such objects.
+    /// Frees a destroyed object, and returns 0. After remove() it keeps the object, and returns EIO. It does so because
+    /// libibverbs keeps an object that the kernel refuses to destroy, and the caller may ask again.
     template <class T>
     [[nodiscard]] int end(std::unique_ptr<T> object) noexcept {
         if (!removed_)
@@ -185,7 +188,7 @@ private:
     soft::SoftContext context_{};
     std::shared_ptr<soft::Fabric> fabric_;
     std::unique_ptr<soft::DeviceCore> core_;
-    std::mutex control_mutex_;  ///< guards everything below, and use counts
+    std::mutex control_mutex_;  ///< guards everything below, and the use counts of objects
     std::vector<std::weak_ptr<soft::Engine>> engines_;
     std::shared_ptr<soft::Engine> default_engine_;
     std::uint32_t qps_ = 0;
@@ -193,7 +196,7 @@ private:
     std::uint32_t srqs_ = 0;
     bool failed_ = false;
     bool removed_ = false;
-    std::vector<std::shared_ptr<void>> orphans_;  ///< objects of a removed device
+    std::vector<std::shared_ptr<void>> orphans_;  ///< objects for which destroy() was called after remove()
 };
 
 /// Opens a software device. Throws pollcore::Error.

@@ -99,8 +99,8 @@ int SoftDevice::destroy(ibv_mr* mr) noexcept {
     return end(std::unique_ptr<SoftMr>(static_cast<SoftMr*>(mr)));
 }
 
-// An engine looks a key up and uses the memory without releasing its lock in between. So once this thread has held each
-// lock after the removal, no engine uses the key any more.
+// An engine looks up a key and uses the memory under its lock, which it does not release in between. So after this
+// thread has held each engine's lock once, no engine uses the removed key any more.
 void SoftDevice::settle_engines() noexcept {
     for (const auto& known : engines_) {
         if (const auto engine = known.lock()) {

@@ -1,4 +1,4 @@
-// Making and destroying the queues of the software device: CQs, QPs, SRQs.
+// Makes and destroys the queues of the software device: CQs, QPs and SRQs.
 #include <bit>
 #include <cerrno>
 
@@ -111,7 +111,7 @@ void SoftDevice::moderate(ibv_cq* cq, std::uint16_t count, std::uint16_t period_
                     fmt::format("cannot moderate the events of a CQ on {}: it has no completion channel", describe()));
     }
     const std::lock_guard guard(own.engine->lock());
-    // Without a period fewer than `count` completions would wait for ever. No provider does that.
+    // Without a period, fewer than `count` completions would never raise an event. No provider behaves like this.
     own.moderation.count = period_us == 0 ? 1u : std::max<std::uint32_t>(count, 1);
     own.moderation.period_ns = std::uint64_t{period_us} * 1000;
 }
@@ -165,7 +165,8 @@ ibv_qp* SoftDevice::create_qp(QpOptions& options) {
     qp->srq = srq;
     qp->inline_max = cap.max_inline_data;
     qp->inline_memory = OwnLines<std::byte>(std::size_t{qp->sq.mask + 1} * cap.max_inline_data + 1);
-    // Jobs for reads and atomics, an acknowledgement between each two, as many again for duplicates, and a NAK.
+    // Room for rd_atomic_max reads and atomics, for an acknowledgement before, between and behind them, and for a NAK.
+    // If more answers are due, requests are dropped (on_request).
     const std::uint32_t jobs = std::bit_ceil(2 * limits.rd_atomic_max + 2);
     qp->rx.jobs = OwnLines<soft::ResponseJob>(jobs);
     qp->rx.atomics = OwnLines<soft::AtomicResult>(jobs);
@@ -276,7 +277,7 @@ void SoftDevice::modify(ibv_srq* base, ibv_srq_attr& attr, int mask) {
     srq.engine->check_limit(srq);
 }
 
-// Packets are written one after the other, and the last bytes of each packet are stored last, in order.
+// A write's packets are stored one after the other. The last bytes of each packet are stored last, in order.
 bool SoftDevice::writes_in_order(ibv_qp* base) {
     auto& qp = static_cast<SoftQp&>(*base);
     const std::lock_guard engine_guard(qp.engine->lock());

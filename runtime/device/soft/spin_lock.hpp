@@ -1,10 +1,10 @@
 // The lock of an engine: one exchange when nobody else wants it.
 //
-// One thread is meant to use an engine, so the lock is nearly always free. It exists because the verbs are thread-safe,
-// and because the control side changes objects under the data path (D44). A waiting thread spins briefly, then gives
-// the core away, since the holder may need this core.
+// An engine is meant for one thread, so its lock is nearly always free. The lock exists because the verbs are
+// thread-safe, and because the control side changes objects under the data path (D44). A waiting thread spins briefly.
+// Then it gives the core away, because the holder of the lock may need this core.
 //
-// Thread safety: that of a mutex; not recursive. Works with std::lock_guard.
+// Thread safety: like a mutex, and not recursive. Works with std::lock_guard.
 #pragma once
 
 #include <sched.h>
@@ -28,7 +28,7 @@ private:
 
     [[gnu::cold, gnu::noinline]] void lock_slow() noexcept {
         for (int spins = 0;; ++spins) {
-            // Relaxed: only a hint when to try; the exchange takes the lock.
+            // Relaxed: the load is only a hint when to try; the exchange takes the lock.
             if (!held_.load(std::memory_order_relaxed) && !held_.exchange(true, std::memory_order_acquire))
                 return;
             if (spins < kSpinsMax) {

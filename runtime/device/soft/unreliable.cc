@@ -1,4 +1,4 @@
-// Unreliable connections and datagrams, which have no answers. A send completes when its last packet has left. The
+// Unreliable connections and datagrams. They have no responses, so a send completes when its last packet has left. The
 // receiving side silently drops packets that it cannot use (IBTA 9.8.2, 9.8.3).
 #include <arpa/inet.h>
 
@@ -16,7 +16,8 @@ namespace {
 constexpr std::uint32_t kGrh = sizeof(ibv_grh);
 static_assert(kGrh == 40);
 
-/// The global route header in front of each datagram (IBTA 8.3), which the receiver finds in its buffer.
+/// The global route header (GRH, IBTA 8.3) in front of each datagram. The receiver finds it at the beginning of its
+/// buffer.
 [[nodiscard]] ibv_grh grh_of(const Destination& to, const ibv_gid& from, std::uint32_t payload) noexcept {
     constexpr std::uint32_t kIpVersion = 6;
     constexpr std::uint32_t kHeadersAndCrc = 12 + 8 + 4;  // BTH, DETH, ICRC
@@ -41,14 +42,14 @@ void Engine::complete_sent(SoftQp& qp) noexcept {
     complete_send(qp, IBV_WC_SUCCESS);
 }
 
-/// Sends one packet over the link that was opened when the address handle was made. Without a link the packet is lost,
-/// as on a network.
+/// Sends one packet over the link that was made together with the address handle. Without a link the packet is lost, as
+/// on a network.
 Engine::Sent Engine::send_datagram(SoftQp& qp, SendWqe& wqe) noexcept {
     Requester& tx = qp.tx;
     const Destination& to = qp.destination(tx.cursor);
     const std::uint32_t engine = to.qpn >> kQpIndexBits;
     LinkPair* link = engine < outgoing_.size() ? outgoing_[engine].get() : nullptr;
-    // Both relaxed: see path_open.
+    // Both loads are relaxed: see path_open().
     if (link != nullptr && !link->receiver_gone.load(std::memory_order_relaxed) &&
         core_.port_up.load(std::memory_order_relaxed)) {
         Packet* packet = link->requests.prepare(kGrh + wqe.length);
@@ -83,8 +84,8 @@ Engine::Sent Engine::send_datagram(SoftQp& qp, SendWqe& wqe) noexcept {
 
 // ---- receiving ----
 
-/// If a packet of a message is missing, the message is lost: packets after a gap are dropped up to the first packet of
-/// another message. A receive that a lost message has begun to fill serves the next message.
+/// If a packet of a message is missing, the whole message is lost: packets after the gap are dropped until the first
+/// packet of another message comes. A receive that a lost message had begun to fill serves the next message.
 void Engine::on_unacknowledged(SoftQp& qp, const Packet& packet) noexcept {
     if (qp.current != IBV_QPS_RTR && qp.current != IBV_QPS_RTS && qp.current != IBV_QPS_SQE)
         return;
@@ -110,7 +111,7 @@ void Engine::on_unacknowledged(SoftQp& qp, const Packet& packet) noexcept {
     }
 }
 
-/// False when the message is to be dropped as a whole.
+/// False: the whole message must be dropped.
 bool Engine::begin_unacknowledged(SoftQp& qp, const Packet& packet) noexcept {
     Responder& rx = qp.rx;
     rx.offset = 0;
@@ -146,8 +147,8 @@ void Engine::on_unacknowledged_send(SoftQp& qp, const Packet& packet) noexcept {
     complete_recv(qp, received(qp, packet, IBV_WC_RECV));
 }
 
-/// A receive that cannot take its message is its owner's mistake, so it ends in error. Mistakes of the peer or the
-/// network do not (IBTA 11.6.2).
+/// If a receive cannot hold its message, that is the mistake of the receive's owner, so the QP goes to ERR. A mistake
+/// of the peer or the network has no such effect (IBTA 11.6.2).
 [[gnu::cold, gnu::noinline]] void Engine::fail_unacknowledged(SoftQp& qp, ibv_wc_status status) noexcept {
     fail_recv(qp, status);
     enter_error(qp, false);

@@ -14,8 +14,8 @@ namespace pollcore::soft {
 
 namespace {
 
-/// Whether the specification has the opcode for the type (ibv_post_send(3)). The man page also allows send with
-/// invalidate on UC, but no packet could carry the key (IBTA 9.2.1: only RC, and XRC, have such opcodes).
+/// Whether QPs of this type may use the opcode (ibv_post_send(3)). The man page also allows send with invalidate on UC.
+/// But no UC packet could carry the key, because only RC and XRC have opcodes for it (IBTA 9.2.1).
 [[nodiscard]] bool known(ibv_qp_type type, ibv_wr_opcode opcode) noexcept {
     switch (opcode) {
         case IBV_WR_SEND:
@@ -37,8 +37,8 @@ namespace {
            opcode == IBV_WR_RDMA_WRITE || opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
 }
 
-/// Copies field by field, as the caller has just written them: a wider load would wait until the caller's stores have
-/// left the store buffer (D10).
+/// Copies field by field, because the caller has just written the fields one by one. A wider load would wait until the
+/// caller's stores have left the store buffer (D10).
 void copy_sges(const ibv_sge* from, std::uint32_t count, ibv_sge* to) noexcept {
     for (std::uint32_t i = 0; i < count; ++i) {
         to[i].addr = from[i].addr;
@@ -47,8 +47,8 @@ void copy_sges(const ibv_sge* from, std::uint32_t count, ibv_sge* to) noexcept {
     }
 }
 
-/// Asks the fault plan about a work request: returns the error that refuses it, or sets the status that it is to
-/// complete with.
+/// Asks the fault plan about a work request. Returns the error with which the post is refused, or 0. If the request is
+/// to fail later, sets the `status` with which it completes.
 [[gnu::cold, gnu::noinline]] int meet_faults(FaultPlan& faults, std::uint32_t qp_num, SoftFault::Kind call,
                                              SoftFault::Kind work, std::uint8_t& status) noexcept {
     if (const auto refused = faults.meet(call, qp_num))
@@ -58,7 +58,7 @@ void copy_sges(const ibv_sge* from, std::uint32_t count, ibv_sge* to) noexcept {
     return 0;
 }
 
-/// Puts a filled-in WQE into the queue, unless the fault plan refuses it.
+/// Puts a filled-in WQE into the send queue, unless the fault plan refuses the request.
 [[nodiscard]] int commit(SoftQp& qp, SendWqe& wqe) noexcept {
     wqe.read_in_flight = false;
     wqe.fault = 0;
@@ -72,7 +72,8 @@ void copy_sges(const ibv_sge* from, std::uint32_t count, ibv_sge* to) noexcept {
     return 0;
 }
 
-/// A bind of a window of either type. The keys are stored as they are now; they are checked when the bind's turn comes.
+/// Fills in the WQE of a bind, for a window of either type. The WQE holds the keys of this moment. They are checked
+/// when the bind's turn comes.
 void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const ibv_mw_bind_info& bind) noexcept {
     wqe.imm = window.rkey;
     wqe.rkey = new_key;
@@ -81,7 +82,7 @@ void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const 
     wqe.swap = std::uint64_t{bind.mw_access_flags} << 32 | (bind.mr != nullptr ? bind.mr->lkey : 0);
 }
 
-/// Enqueues a WQE that has no SGE.
+/// Enqueues a bind or an invalidation. Its WQE has no SGE.
 [[gnu::cold, gnu::noinline]] int enqueue_local(SoftQp& qp, const ibv_send_wr& wr) noexcept {
     if ((wr.send_flags & IBV_SEND_INLINE) != 0)
         return EINVAL;
@@ -89,7 +90,7 @@ void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const 
     if (wr.opcode == IBV_WR_LOCAL_INV) {
         wqe.rkey = wr.invalidate_rkey;
     } else if (wr.bind_mw.mw == nullptr || wr.bind_mw.mw->type != IBV_MW_TYPE_2) {
-        return EINVAL;  // type 1 is bound by ibv_bind_mw
+        return EINVAL;  // a window of type 1 is bound by ibv_bind_mw
     } else {
         fill_bind(wqe, *wr.bind_mw.mw, wr.bind_mw.rkey, wr.bind_mw.bind_info);
     }
@@ -110,7 +111,7 @@ void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const 
     Destination& to = qp.destination(qp.sq.posted);
     to.gid = ah->attr.grh.dgid;
     to.qpn = wr.wr.ud.remote_qpn & 0xffffff;
-    // A privileged Q_Key stands for the QP's own (IBTA 10.2.5).
+    // A privileged Q_Key is replaced by the QP's own Q_Key (IBTA 10.2.5).
     to.qkey = (wr.wr.ud.remote_qkey & kPrivileged) != 0 ? qp.attr.qkey : wr.wr.ud.remote_qkey;
     to.flow_label = ah->attr.grh.flow_label;
     to.traffic_class = ah->attr.grh.traffic_class;
@@ -119,7 +120,7 @@ void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const 
     return true;
 }
 
-/// Enqueues one work request, or returns why not. Executes nothing.
+/// Enqueues one work request, or returns an errno value. Does not execute the request.
 [[nodiscard]] int enqueue(SoftQp& qp, const ibv_send_wr& wr) noexcept {
     if (qp.sq.full())
         return ENOMEM;
@@ -234,7 +235,7 @@ int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
     const int allowed = qp.current == IBV_QPS_RESET || qp.shared != nullptr ? EINVAL : 0;
     const int result = enqueue_all(allowed, qp.engine->faults(), qp.qp_num, qp.rq, wr, bad_wr);
     if (qp.current == IBV_QPS_ERR)
-        qp.engine->activate(qp);  // to be flushed
+        qp.engine->activate(qp);  // so that the receive is flushed
     return result;
 }
 
@@ -250,9 +251,9 @@ void take(SoftCq& cq, ibv_wc& wc) noexcept {
     cq.pop();
 }
 
-/// Whether the fault plan lets this poll fail. If the profile says so, half of the completions that the caller asked
-/// for are then lost: rdma-core's mlx5 moves its consumer index over the completions that it took, and returns only the
-/// error.
+/// Whether the fault plan lets this poll fail. With the profile's failed_poll_loses_batch, half of the completions that
+/// the poll would have returned are then lost: rdma-core's mlx5 moves its consumer index over the completions that it
+/// took, and returns only the error.
 [[gnu::cold, gnu::noinline]] bool poll_fails(SoftCq& cq, int num_entries, ibv_wc* wc) noexcept {
     const std::uint32_t first_qp = cq.front().wc.qp_num;
     if (!cq.engine->faults().meet(SoftFault::Kind::poll_cq, first_qp))
@@ -281,8 +282,9 @@ int poll_cq(ibv_cq* base, int num_entries, ibv_wc* wc) noexcept {
     return taken;
 }
 
-/// Returns EINVAL for a CQ without a channel, although the specification does not forbid it: a thread would wait for
-/// the event for ever. Arming for solicited completions changes nothing if the CQ is armed for any (IBTA 11.4.2.2).
+/// Returns EINVAL for a CQ without a channel, because a thread would wait for the event for ever; the specification
+/// does not forbid this call. If the CQ is armed for any completion, arming it for solicited ones changes nothing (IBTA
+/// 11.4.2.2).
 int req_notify_cq(ibv_cq* base, int solicited_only) noexcept {
     SoftCq& cq = SoftCq::of(*base);
     if (cq.events_to == nullptr)
@@ -314,7 +316,7 @@ int dealloc_mw(ibv_mw* window) noexcept {
     return device_of(window->context).destroy(window);
 }
 
-/// Only for type 1: ibv_bind_mw has checked that.
+/// Binds a window of type 1. ibv_bind_mw() has checked the type.
 int bind_mw(ibv_qp* base, ibv_mw* window, ibv_mw_bind* bind) noexcept {
     auto& qp = static_cast<SoftQp&>(*base);
     const ibv_mw_bind_info& info = bind->bind_info;
@@ -338,7 +340,7 @@ int bind_mw(ibv_qp* base, ibv_mw* window, ibv_mw_bind* bind) noexcept {
             return error;
         qp.engine->activate(qp);
     }
-    window->rkey = new_key;  // the caller sets it back if the bind fails
+    window->rkey = new_key;  // if the bind fails, the caller sets the key back
     return 0;
 }
 

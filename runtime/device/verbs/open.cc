@@ -47,10 +47,10 @@ private:
     int error_;
 };
 
-/// RDMA devices of the kernel. There may be more than libibverbs has providers for.
+/// Names of the kernel's RDMA devices. libibverbs may not have a provider for each of them.
 std::vector<std::string> kernel_devices() {
     std::vector<std::string> names;
-    std::error_code ignored;  // a kernel without RDMA has no such directory, and no devices
+    std::error_code ignored;  // a kernel without RDMA has no such directory
     for (const auto& entry : std::filesystem::directory_iterator("/sys/class/infiniband", ignored)) {
         names.push_back(entry.path().filename().string());
     }
@@ -82,7 +82,7 @@ ibv_device* find(const DeviceList& list, const std::string& name) {
     const auto names = list.names();
     const std::string wanted = name.empty() ? std::string("an RDMA device") : fmt::format("RDMA device {}", name);
     if (names.empty()) {
-        // libibverbs says ENOSYS for a kernel without RDMA. To a person that is a machine without a device.
+        // libibverbs returns ENOSYS for a kernel without RDMA. For a person, this is a machine without a device.
         const int error = list.error() != 0 && list.error() != ENOSYS ? list.error() : ENODEV;
         throw Error(error, fmt::format("cannot open {}: {}", wanted, why_no_devices()));
     }
@@ -103,12 +103,13 @@ ibv_device* find(const DeviceList& list, const std::string& name) {
 
 int read_numa_node(const ibv_device& device) {
     std::ifstream file(std::string(device.ibdev_path) + "/device/numa_node");
-    int node = -1;  // Soft-RoCE has no such file, and no node
+    int node = -1;  // Soft-RoCE has no such file, and no NUMA node
     return file >> node ? node : -1;
 }
 
-// Soft-RoCE's vendor id. When Soft-RoCE's ibv_next_poll finds nothing, it moves on and unlocks the CQ, in rdma-core 44
-// at least. The ibv_end_poll that must follow does both again, and the CQ then shows old entries as new ones (D35).
+// Soft-RoCE's vendor id. When Soft-RoCE's ibv_next_poll finds no completion, it advances the CQ and unlocks it, at
+// least in rdma-core 44. The ibv_end_poll that must follow does both again. Then the CQ shows old entries as new ones
+// (D35).
 constexpr std::uint32_t kSoftRoceVendor = 0xffffff;
 
 std::uint32_t at_least_zero(int value) {
@@ -166,7 +167,7 @@ void VerbsDevice::query_limits() {
     limits_.qps_max = at_least_zero(attr.max_qp);
     limits_.cqes_max = at_least_zero(attr.max_cqe);
     limits_.qp_depth_max = at_least_zero(attr.max_qp_wr);
-    // A read may have fewer SGEs than other work requests. The smaller limit holds for all.
+    // A read may have fewer SGEs than other work requests. We use the smaller limit for all.
     limits_.sges_max = at_least_zero(attr.max_sge_rd > 0 ? std::min(attr.max_sge, attr.max_sge_rd) : attr.max_sge);
     limits_.rd_atomic_max = at_least_zero(std::min(attr.max_qp_rd_atom, attr.max_qp_init_rd_atom));
     limits_.srqs_max = at_least_zero(attr.max_srq);
@@ -179,10 +180,11 @@ void VerbsDevice::query_limits() {
     const bool mlx5 = mlx5dv_is_supported(context_->device);
     limits_.next_poll = !soft_roce;
     limits_.poll = soft_roce ? kPollOfSoftRoce : mlx5 ? kPollOfMlx5 : kPollOfOthers;
-    // Soft-RoCE's library leaves all memory to the kernel, and mlx5's can be told to. Other providers are not known to.
+    // Soft-RoCE's library leaves all memory of SGEs to the kernel. mlx5's library can be told to leave it to the NIC.
+    // Of other providers this is not known.
     limits_.foreign_addresses = soft_roce || mlx5;
     ibv_device_attr_ex more{};
-    if (ibv_query_device_ex(context_.get(), nullptr, &more) == 0) {  // else the device has none of these features
+    if (ibv_query_device_ex(context_.get(), nullptr, &more) == 0) {  // otherwise the device has none of these features
         limits_.moderation_count_max = more.cq_mod_caps.max_cq_count;
         limits_.moderation_period_max_us = more.cq_mod_caps.max_cq_period;
         limits_.completion_timestamp_mask = more.completion_timestamp_mask;
@@ -219,7 +221,7 @@ std::vector<GidEntry> VerbsDevice::gids() {
     if (const int error = verbs_result(ibv_query_device(context_.get(), &device_attr)); error != 0) {
         throw verbs_error(error, fmt::format("cannot ask RDMA device {} for its ports", name()));
     }
-    // The call returns the entries of all ports. Other ports may have tables as large as ours.
+    // The call returns the entries of all ports, so this makes room for a table as large as ours from each port.
     std::vector<ibv_gid_entry> table(at_least_zero(port_attr.gid_tbl_len) * device_attr.phys_port_cnt);
     const ssize_t count = ibv_query_gid_table(context_.get(), table.data(), table.size(), 0);
     if (count < 0) {
@@ -253,11 +255,11 @@ bool VerbsDevice::probe_extended_cqs(bool device_time) {
     if (cq != nullptr) {
         (void)ibv_destroy_cq(cq);
     }
-    return cq != nullptr;  // false, whatever the cause: CQs are polled by ibv_poll_cq, or have no time stamps
+    return cq != nullptr;  // false, whatever the cause: then CQs are polled by ibv_poll_cq, or have no time stamps
 }
 
 std::uint32_t VerbsDevice::probe_inline_max(ibv_pd* pd, ibv_cq* cq) {
-    // Makes a QP that takes `asked` inline bytes. Returns how many it got, or -1.
+    // Makes a QP for `asked` inline bytes. Returns how many inline bytes the QP takes, or -1 if it was refused.
     int error = 0;
     const auto try_inline = [&](std::uint32_t asked) -> std::int64_t {
         ibv_qp_init_attr attr{};
@@ -273,15 +275,15 @@ std::uint32_t VerbsDevice::probe_inline_max(ibv_pd* pd, ibv_cq* cq) {
         (void)ibv_destroy_qp(qp);
         return std::min(std::max(attr.cap.max_inline_data, asked), kInlineMax);
     };
-    // The errno of a refusal says nothing about the cause (providers use EINVAL, ENOMEM and others), so any error means
-    // "too much". Only a QP without inline data must be possible.
+    // A refusal's errno does not tell its cause (providers use EINVAL, ENOMEM and others). So each refusal is
+    // understood as "too many bytes". Only a QP without inline data must be possible.
     const std::int64_t least = try_inline(0);
     if (least < 0) {
         throw verbs_error(error, fmt::format("cannot make a first RC queue pair on RDMA device {}", name()));
     }
     auto fits = static_cast<std::uint32_t>(least);
     std::uint32_t refused = kInlineMax + 1;
-    std::uint32_t asked = kInlineMax;  // most devices take it, and then one try is enough
+    std::uint32_t asked = kInlineMax;  // most devices accept this, and then one try is enough
     while (fits + 1 < refused) {
         const std::int64_t got = try_inline(asked);
         if (got < 0) {

@@ -16,7 +16,7 @@ VerbsThreadDomain::VerbsThreadDomain(VerbsDevice& device, ibv_td* td) : device_(
 
 VerbsThreadDomain::~VerbsThreadDomain() {
     std::erase(device_.domains_, this);
-    // A parent domain that is still in use stays: the kernel takes it back when the device is closed.
+    // A parent domain that is still in use cannot be deallocated. The kernel frees it when the device is closed.
     for (const auto& [pd, parent] : parents_) {
         (void)ibv_dealloc_pd(parent);
     }
@@ -33,7 +33,7 @@ ibv_pd* VerbsThreadDomain::within(ibv_pd* pd) {
     if (known != parents_.end()) {
         return known->second;
     }
-    parents_.reserve(parents_.size() + 1);  // so that the parent domain made next is not lost
+    parents_.reserve(parents_.size() + 1);  // so that emplace_back() below cannot throw and lose the parent domain
     ibv_parent_domain_init_attr attr{};
     attr.pd = pd;
     attr.td = td_;

@@ -28,7 +28,7 @@ VerbsChannel::VerbsChannel(ibv_context* context) : channel_(ibv_create_comp_chan
 
 VerbsChannel::~VerbsChannel() {
     if (const int error = ibv_destroy_comp_channel(channel_); error != 0) {
-        log_error("a completion channel that is of no more use is kept: {}", std::strerror(error));
+        log_error("cannot destroy a completion channel, so it stays allocated: {}", std::strerror(error));
     }
 }
 

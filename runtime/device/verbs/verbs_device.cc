@@ -32,7 +32,7 @@ std::string_view state_name(ibv_qp_state state) {
                 fmt::format("RDMA device {} cannot give {} {}: it has at most {}", device, asked, what, available));
 }
 
-// The providers' names in sysfs for the counts of RnrCounts.
+// The names that providers give in sysfs to the counters of RnrCounts.
 struct RnrCounterNames {
     std::string_view received;
     std::string_view sent;
@@ -99,8 +99,8 @@ ibv_cq* VerbsDevice::create_extended_cq(const CqOptions& options) {
         ibv_cq_ex* cq = ibv_create_cq_ex(context_.get(), &attr);
         return cq == nullptr ? nullptr : ibv_cq_ex_to_cq(cq);
     };
-    // A provider may have extended CQs without these flags, or parent domains that it does not take for CQs. Then errno
-    // is one of these.
+    // A provider may have extended CQs without these flags, or may not take parent domains for CQs. Then errno has one
+    // of these values.
     const auto not_offered = [] { return errno == EOPNOTSUPP || errno == EINVAL; };
     if (options.domain != nullptr) {
         VerbsThreadDomain& domain = own(*options.domain);
@@ -127,7 +127,7 @@ ibv_cq* VerbsDevice::create_extended_cq(const CqOptions& options) {
     return make();
 }
 
-// ibv_poll_cq takes the provider's lock in any case (H6), so only an extended CQ gains by a thread domain.
+// ibv_poll_cq always takes the provider's lock (H6). So only an extended CQ is made in a thread domain.
 ibv_cq* VerbsDevice::create_cq(const CqOptions& options) {
     if (options.cqe < 1) {
         throw Error(EINVAL, fmt::format("a completion queue on RDMA device {} needs at least 1 entry", name()));
@@ -160,7 +160,7 @@ ibv_cq* VerbsDevice::create_cq(const CqOptions& options) {
     return cq;
 }
 
-// A verbs channel is one file, and does not depend on the domain.
+// A verbs channel is a file, and does not depend on the thread domain.
 std::unique_ptr<CompletionChannel> VerbsDevice::create_channel(ThreadDomain*) {
     return std::make_unique<VerbsChannel>(context_.get());
 }
@@ -192,8 +192,9 @@ void VerbsDevice::check_cap(const ibv_qp_cap& cap) const {
     }
 }
 
-// By default mlx5 lets the NIC put small messages into the CQE. When the CQ is polled, the CPU copies them to the SGE's
-// address (rdma-core 44, providers/mlx5/cq.c).
+// Makes a QP whose provider code does not touch the memory of SGEs. By default mlx5 lets the NIC put a small message
+// into the CQE. When the CQ is polled, the CPU copies the message to the SGE's address (rdma-core 44,
+// providers/mlx5/cq.c).
 ibv_qp* VerbsDevice::create_untouching_qp(ibv_pd* pd, ibv_qp_init_attr& attr) {
     if (!limits_.foreign_addresses) {
         throw Error(
@@ -249,8 +250,8 @@ ibv_qp* VerbsDevice::create_qp(QpOptions& options) {
     return qp;
 }
 
-// mlx5dv_init_obj only reads a queue pair. It must not be given a CQ: it would mark the CQ as the program's own, and
-// then a reset of a queue pair leaves its CQEs there (H1, D12).
+// mlx5dv_init_obj only reads a queue pair. It must not be given a CQ, because it would mark the CQ as owned by the
+// program. Then a reset of a queue pair would leave the queue pair's CQEs in the CQ (H1, D12).
 SendQueueLines VerbsDevice::send_queue_lines(ibv_qp* qp) {
     mlx5dv_qp mlx5{};
     mlx5dv_obj obj{};
@@ -445,7 +446,8 @@ std::optional<RnrCounts> VerbsDevice::rnr_counts() {
 }
 
 void VerbsDevice::acknowledge(const ibv_async_event& event) noexcept {
-    ibv_async_event copy = event;  // the call's parameter is not const, although the call only reads it
+    // The parameter of ibv_ack_async_event is not const, although the function only reads it.
+    ibv_async_event copy = event;
     ibv_ack_async_event(&copy);
 }
 

@@ -1,8 +1,8 @@
 // A device of libibverbs: a NIC, or the kernel's Soft-RoCE.
 //
-// Thread safety: as Device says, one control thread at a time.
-// Invariants: the context is open as long as the object lives. Each parent domain belongs to one thread
-// domain and one PD, and goes with whichever of the two goes first.
+// Thread safety: like Device, for one control thread at a time.
+// Invariants: the context is open as long as the object lives. Each parent domain belongs to one thread domain and one
+// PD, and is deallocated with the first of the two that is destroyed.
 #pragma once
 
 #include <memory>
@@ -20,8 +20,8 @@ class VerbsThreadDomain;
 
 class VerbsDevice final : public Device {
 public:
-    /// Opens the device of this name, as ibv_devices(1) prints it; empty: the only device. Throws pollcore::Error,
-    /// which lists the devices that exist or says why there are none.
+    /// Opens the device of this name, as ibv_devices(1) prints it. An empty name means the only device. Throws
+    /// pollcore::Error, which lists the existing devices or says why there are none.
     [[nodiscard]] static std::unique_ptr<VerbsDevice> open(const std::string& name, std::uint8_t port);
     ~VerbsDevice() override;
 
@@ -46,7 +46,7 @@ public:
                                           int access) override;
     [[nodiscard]] ibv_mw* create_mw(ibv_pd* pd, ibv_mw_type type) override;
     [[nodiscard]] ibv_ah* create_ah(ibv_pd* pd, ibv_ah_attr& attr) override;
-    /// Makes an address handle and destroys it: that asks the network.
+    /// Makes an address handle and destroys it. Making it resolves the destination on the network.
     void find_neighbour(ibv_pd* pd, ibv_ah_attr& attr) override;
     [[nodiscard]] ibv_ah_attr way_back(ibv_wc& wc, ibv_grh& grh) override;
     void modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) override;
@@ -67,9 +67,9 @@ public:
     [[nodiscard]] std::optional<ibv_async_event> next_async_event() override;
     void acknowledge(const ibv_async_event& event) noexcept override;
 
-    /// From the port's hardware counters. The kernel may have read them a little earlier (their "lifespan").
+    /// Returns the port's hardware counters. The kernel may have read them a little earlier (up to their "lifespan").
     [[nodiscard]] std::optional<RnrCounts> rnr_counts() override;
-    /// Returns nothing: verbs have no such count of a QP.
+    /// Returns nothing: verbs have no RNR counters of a single QP.
     [[nodiscard]] std::optional<RnrCounts> rnr_counts(ibv_qp*) override { return std::nullopt; }
 
 private:
@@ -83,8 +83,8 @@ private:
 
     void query_limits();
     void check_port();
-    /// Finds limits_.inline_max, thread_domains and extended_cqs by making objects, since verbs have no query for them.
-    /// Also tries whether a CQ can have the time stamps that the device claims.
+    /// Finds out inline_max, thread_domains and extended_cqs of limits_ by making objects, because verbs have no query
+    /// for them. Also tries whether a CQ can have the time stamps that the device claims to have.
     void probe();
     [[nodiscard]] std::uint32_t probe_inline_max(ibv_pd* pd, ibv_cq* cq);
     [[nodiscard]] bool probe_thread_domains(ibv_pd* pd);
@@ -92,7 +92,7 @@ private:
 
     void check_cap(const ibv_qp_cap& cap) const;
     [[nodiscard]] VerbsThreadDomain& own(ThreadDomain& domain) const;
-    /// Returns null, with errno set, when the device makes none.
+    /// Returns null and sets errno when the device cannot make the CQ.
     [[nodiscard]] ibv_cq* create_extended_cq(const CqOptions& options);
 
     [[nodiscard]] ibv_qp* create_untouching_qp(ibv_pd* pd, ibv_qp_init_attr& attr);
@@ -101,9 +101,9 @@ private:
     DeviceLimits limits_;
     int numa_node_ = -1;
     std::string firmware_;
-    /// The thread domains that exist; they register themselves.
+    /// The existing thread domains. Each adds and removes itself.
     std::vector<VerbsThreadDomain*> domains_;
-    /// The PD of the parent domains of CQs, since a CQ has no PD of its own. Made when first needed.
+    /// The PD from which the parent domains of CQs are made, because a CQ has no PD of its own. Made when first needed.
     ibv_pd* cq_pd_ = nullptr;
 };
 

@@ -36,7 +36,7 @@ std::string hint(int errno_value) {
 
 }  // namespace
 
-// std::system_error puts the words for the errno value behind this text. So the hint comes before them.
+// std::system_error appends the text of the errno value to this text. So the hint comes before that text.
 Error verbs_error(int errno_value, const std::string& what) {
     return Error(errno_value, what + hint(errno_value));
 }

@@ -8,12 +8,13 @@
 
 namespace pollcore {
 
-/// "WHAT; hint: cause". There is a hint if `errno_value` has a usual cause: locked memory for ENOMEM, permissions for
-/// EACCES and EPERM, a device that is gone for ENODEV and EIO.
+/// Makes an error with the text "`what`; hint: text of the errno value". There is a hint if `errno_value` has a usual
+/// cause: too little locked memory for ENOMEM, missing permissions for EACCES and EPERM, a device that was removed for
+/// ENODEV and EIO.
 [[nodiscard]] Error verbs_error(int errno_value, const std::string& what);
 
-/// The errno value of a verb's result. Most verbs return it, some return -1 and set errno, and some providers return a
-/// negative errno value.
+/// The errno value in the result of a verb; 0: success. Most verbs return the errno value. Some verbs return -1 and set
+/// errno. Some providers return the negative errno value.
 [[nodiscard]] inline int verbs_result(int returned) noexcept {
     if (returned == -1 && errno != 0) {
         return errno;

@@ -1,4 +1,4 @@
-// A program with an embedded runtime that makes a write within its own memory.
+// A program with an embedded runtime. It writes from one place to another in its own memory.
 #include <cstdio>
 #include <cstring>
 #include <pollcore/runtime.hpp>
