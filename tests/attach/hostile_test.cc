@@ -191,7 +191,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Attack{"garbage-slots", "its workers refused"}, Attack{"flipped-slots", "client 3 ("},
                     Attack{"flipped-everything", "client 3 ("}, Attack{"moving-indices", "that no session writes"},
                     Attack{"others-handles", "is not this process's"}, Attack{"much-memory", "", false, "greedy"},
-                    Attack{"many-objects", "would be more than", false, "greedy"},
+                    Attack{"many-objects", "would exceed its limit of", false, "greedy"},
                     Attack{"many-requests", "requests were refused", false, "greedy"},
                     Attack{"silent-addresses", "", false, "greedy"}),
     [](const auto& attack) {
