@@ -200,7 +200,13 @@ AttachedClient::Clock::time_point AttachedClient::turn(int& left) {
             ++i;
         }
     }
+    if (ending_ && !ended_) {
+        end_some();
+    }
     left = left_in_turn_;
+    if (ending_ && !ended_) {
+        return left <= 0 ? now : now + kSoon;
+    }
     if (left <= 0 && (!errands_.empty() || !later_.empty())) {
         return now;
     }

@@ -74,9 +74,9 @@ public:
     void tell(const Event& event);
     [[nodiscard]] bool has_session(std::uint32_t id) const noexcept { return sessions_.contains(id); }
 
-    /// Begins to end all objects of the process. `abandoned`: no thread reads the process's rings any more. Calls
-    /// `done` after the last object has ended. `whole`: all queue pairs were flushed within `drain`.
-    void end(std::chrono::milliseconds drain, bool abandoned, std::function<void(bool whole)> done);
+    /// Begins to end all objects of the process. The turns that follow do the work. Queue pairs have `drain` to be
+    /// flushed. `abandoned`: no thread reads the process's rings any more.
+    void end(std::chrono::milliseconds drain, bool abandoned) noexcept;
     /// Call this when the process is gone: no thread reads its rings any more. It may have begun to detach before.
     void abandon() noexcept { abandoned_ = true; }
     [[nodiscard]] bool ending() const noexcept { return ending_; }
@@ -136,7 +136,7 @@ private:
     struct OwnQp {
         Account::Held place;
         Account::Held requests;
-        bool busy = false;                     // the queue pair is being closed or reset
+        bool busy = false;                     // the queue pair is being closed or reset, or will be in a later turn
         std::optional<Retirement> retirement;  // set while the queue pair is drained
         std::set<std::uint32_t> sessions;      // the sessions that may post to the queue pair
     };
@@ -167,8 +167,13 @@ private:
     struct Retirements {
         Clock::time_point deadline;
         std::deque<QpHandle> waiting;
-        std::vector<QpHandle> under_way;
-        bool whole = true;  // all queue pairs so far were flushed in time
+        std::vector<QpHandle> under_way;  // has room for all that may be under way at one time
+        bool whole = true;                // all queue pairs so far were flushed in time
+    };
+    // A request to detach, which is answered after the last object has ended.
+    struct Detaching {
+        std::uint64_t id;
+        ReplyNode node;
     };
 
     [[nodiscard]] bool answer_by_kind(const wire::Packet& packet, Handed& handed);
@@ -257,8 +262,10 @@ private:
     OwnQp& require_qp(QpHandle handle);
     void drop_session(std::uint32_t id);
     // In attached_ends.cc. A function that returns bool does a part of its work, and returns true after the last part.
-    [[nodiscard]] Retirements begin_retiring(const std::vector<QpHandle>& handles, std::chrono::milliseconds within);
+    void end_some() noexcept;
+    [[nodiscard]] Retirements begin_retiring(const std::vector<QpHandle>& handles, Clock::time_point deadline);
     [[nodiscard]] bool retire_some(Retirements& ends) noexcept;
+    [[nodiscard]] std::optional<bool> retire(QpHandle handle, Clock::time_point deadline);
     [[nodiscard]] std::optional<bool> is_drained(QpHandle handle) noexcept;
     [[nodiscard]] bool stop_listening_at_some() noexcept;
     [[nodiscard]] bool close_some() noexcept;
@@ -278,6 +285,10 @@ private:
     bool ended_ = false;
     bool abandoned_ = false;
     bool whole_ = true;
+    bool closed_ = false;                   // the objects of the process have ended
+    Clock::time_point drained_by_{};        // valid after `ending_` has become true
+    std::optional<Retirements> last_ends_;  // the queue pairs that end with the process
+    std::optional<Detaching> detaching_;
     int left_in_turn_ = kEndsInTurn;
 
     std::shared_ptr<SharedMemory> counters_;  // the counters of the receive pools

@@ -23,13 +23,11 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseQp& asked) {
         return reply<wire::CloseQp>(id, {.handle = asked.handle, .drained = 1});  // it was closed with its session
     }
     OwnQp& own = require_qp(asked.handle);
-    own.retirement =
-        runtime_.begin_retiring_here(asked.handle, runtime_.platform->now() + runtime_.config.drain_timeout);
-    own.busy = true;
     later<wire::CloseQp>(
         id,
-        [this, handle = asked.handle](Clock::time_point) -> std::optional<wire::QpNamed> {
-            const std::optional<bool> drained = is_drained(handle);
+        [this, handle = asked.handle, deadline = runtime_.platform->now() + runtime_.config.drain_timeout](
+            Clock::time_point) -> std::optional<wire::QpNamed> {
+            const std::optional<bool> drained = retire(handle, deadline);
             if (!drained) {
                 return std::nullopt;
             }
@@ -38,18 +36,17 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseQp& asked) {
             return wire::QpNamed{.handle = handle, .drained = *drained};
         },
         0ms);
+    own.busy = true;
 }
 
 void AttachedClient::begin(std::uint64_t id, const wire::ResetQp& asked) {
     OwnQp& own = require_qp(asked.handle);
     (void)runtime_.info(asked.handle);  // throws if the queue pair was lost with its device
-    own.retirement =
-        runtime_.begin_retiring_here(asked.handle, runtime_.platform->now() + runtime_.config.drain_timeout);
-    own.busy = true;
     later<wire::ResetQp>(
         id,
-        [this, handle = asked.handle](Clock::time_point) -> std::optional<wire::QpNamed> {
-            const std::optional<bool> drained = is_drained(handle);
+        [this, handle = asked.handle, deadline = runtime_.platform->now() + runtime_.config.drain_timeout](
+            Clock::time_point) -> std::optional<wire::QpNamed> {
+            const std::optional<bool> drained = retire(handle, deadline);
             if (!drained) {
                 return std::nullopt;
             }
@@ -60,6 +57,24 @@ void AttachedClient::begin(std::uint64_t id, const wire::ResetQp& asked) {
             return wire::QpNamed{.handle = renewed, .drained = *drained};
         },
         0ms);
+    own.busy = true;
+}
+
+// Begins to retire the queue pair if that was not begun yet. Returns what is_drained() returns.
+std::optional<bool> AttachedClient::retire(QpHandle handle, Clock::time_point deadline) {
+    OwnQp& own = qps_.at(handle);
+    if (!own.retirement) {
+        try {
+            own.retirement = runtime_.begin_retiring_here(handle, deadline);
+        } catch (const std::exception& error) {
+            if (is_for_later(error)) {
+                return std::nullopt;
+            }
+            own.busy = false;
+            throw;
+        }
+    }
+    return is_drained(handle);
 }
 
 // Returns nothing while the queue pair is still being drained, or if this turn must not end more objects. Otherwise
@@ -106,7 +121,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseSession& asked) {
                     return std::nullopt;  // waits until this queue pair is closed or reset
                 }
                 closing_.insert(session);  // from now on, no object is made for this session
-                ends = begin_retiring(its, runtime_.config.drain_timeout);
+                ends = begin_retiring(its, runtime_.platform->now() + runtime_.config.drain_timeout);
             }
             if (!retire_some(*ends)) {
                 return std::nullopt;
@@ -132,12 +147,13 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseSession& asked) {
 // ---- The end of the process ----
 
 AttachedClient::Retirements AttachedClient::begin_retiring(const std::vector<QpHandle>& handles,
-                                                           std::chrono::milliseconds within) {
+                                                           Clock::time_point deadline) {
+    Retirements ends{.deadline = deadline, .waiting = {handles.begin(), handles.end()}, .under_way = {}};
+    ends.under_way.reserve(std::min(handles.size(), kRetiringMax));
     for (const QpHandle handle : handles) {
         qps_.at(handle).busy = true;
     }
-    return {
-        .deadline = runtime_.platform->now() + within, .waiting = {handles.begin(), handles.end()}, .under_way = {}};
+    return ends;
 }
 
 bool AttachedClient::retire_some(Retirements& ends) noexcept {
@@ -187,37 +203,45 @@ std::vector<QpHandle> AttachedClient::qps_of(std::uint32_t session) const {
 }
 
 void AttachedClient::begin(std::uint64_t id, const wire::Detach&) {
-    end(runtime_.config.drain_timeout, false, [this, id](bool whole) { reply<wire::Detach>(id, {.whole = whole}); });
+    detaching_.emplace(Detaching{.id = id, .node = node_for<wire::Detach>()});
+    end(runtime_.config.drain_timeout, false);
 }
 
-void AttachedClient::end(std::chrono::milliseconds drain, bool abandoned, std::function<void(bool whole)> done) {
+// Allocates nothing, because a process whose end has begun and then failed would stay for ever.
+void AttachedClient::end(std::chrono::milliseconds drain, bool abandoned) noexcept {
     ending_ = true;
     abandoned_ = abandoned;
+    drained_by_ = runtime_.platform->now() + drain;
     later_.clear();  // the process either does not wait for these any more, or learns that the attachment has ended
     for (const ConnectionKey& key : std::exchange(attempts_, {})) {
         runtime_.drop_attempt_here(key);
     }
     cancel_errands();
     log_refusals();
-    std::vector<QpHandle> all;
-    for (const auto& [handle, own] : qps_) {
-        all.push_back(handle);
+}
+
+void AttachedClient::end_some() noexcept {
+    if (!last_ends_) {
+        try {
+            std::vector<QpHandle> all;
+            all.reserve(qps_.size());
+            for (const auto& [handle, own] : qps_) {
+                all.push_back(handle);
+            }
+            last_ends_ = begin_retiring(all, drained_by_);
+        } catch (const std::bad_alloc&) {
+            return;  // the next turn tries again
+        }
     }
-    later_.push_back({.over =
-                          [this, done = std::move(done), ends = begin_retiring(all, drain),
-                           closed = false](Clock::time_point) mutable {
-                              if (!closed) {
-                                  closed = stop_listening_at_some() && retire_some(ends) && close_some();
-                              }
-                              if (!closed || account_->has(Thing::leaving_byte) != 0) {
-                                  return false;
-                              }
-                              whole_ = ends.whole;
-                              ended_ = true;
-                              done(whole_);
-                              return true;
-                          },
-                      .next = {}});
+    closed_ = closed_ || (stop_listening_at_some() && retire_some(*last_ends_) && close_some());
+    if (!closed_ || account_->has(Thing::leaving_byte) != 0) {
+        return;
+    }
+    whole_ = last_ends_->whole;
+    ended_ = true;
+    if (detaching_) {
+        reply<wire::Detach>(std::move(detaching_->node), detaching_->id, {.whole = whole_});
+    }
 }
 
 // Ends only one listener in a turn, because many connection requests may wait at the listener and end with it.

@@ -184,7 +184,7 @@ void Clients::take(Heard& heard) {
                      "may not be attached any more: its user is not in attach.users, nor in attach.groups");
     }
     switch (client.attached->take(heard.packet, std::move(heard.handed))) {
-        case AttachedClient::Taken::yes: client.detaches = client.attached->ending(); break;  // it asked to detach
+        case AttachedClient::Taken::yes: break;
         case AttachedClient::Taken::not_ours:
             return evict(heard.number, "sent something that is no message of this library");
         case AttachedClient::Taken::other_version: return evict(heard.number, "has this library in another version");
@@ -229,21 +229,16 @@ void Clients::evict(std::uint32_t number, const char* what) {
     end(number, kEndWithin, true, "evicted");
 }
 
-void Clients::end(std::uint32_t number, std::chrono::milliseconds within, bool abandoned, const std::string& how) {
+void Clients::end(std::uint32_t number, std::chrono::milliseconds within, bool abandoned, std::string why) noexcept {
     const auto found = clients_.find(number);
     if (found == clients_.end() || found->second.attached->ending()) {
         return;
     }
-    const auto since = runtime_.platform->now();
-    found->second.attached->end(within, abandoned, [this, number, since, how](bool) {
-        const auto took = std::chrono::duration_cast<std::chrono::microseconds>(runtime_.platform->now() - since);
-        tell_coming([&](const std::string& others) {
-            log_info("client {} ({}) {}: nothing of it is left after {:.1f} ms{}", number,
-                     clients_.at(number).attached->who(), how, static_cast<double>(took.count()) / 1000, others);
-        });
-        count([&](AttachCounts& counts) { counts.longest_clean_up = std::max(counts.longest_clean_up, took); });
-    });
-    found->second.look_at = {};
+    Client& client = found->second;
+    client.end_began = runtime_.platform->now();
+    client.why = std::move(why);
+    client.attached->end(within, abandoned);
+    client.look_at = {};
     look();
 }
 
@@ -293,15 +288,24 @@ Clients::Clock::time_point Clients::turns(Clock::time_point now) {
 }
 
 void Clients::forget_ended(std::uint32_t number) {
-    const auto client = clients_.find(number);
-    if (client->second.detaches) {
+    const auto found = clients_.find(number);
+    const Client& client = found->second;
+    const bool whole = client.attached->whole();
+    if (client.why.empty()) {
         tell_coming([&](const std::string& others) {
-            log_info("client {} ({}) detached{}", number, client->second.attached->who(), others);
+            log_info("client {} ({}) detached{}", number, client.attached->who(), others);
         });
         count([](AttachCounts& counts) { ++counts.detached; });
+    } else {
+        const auto took =
+            std::chrono::duration_cast<std::chrono::microseconds>(runtime_.platform->now() - client.end_began);
+        tell_coming([&](const std::string& others) {
+            log_info("client {} ({}) {}: nothing of it is left after {:.1f} ms{}", number, client.attached->who(),
+                     client.why, static_cast<double>(took.count()) / 1000, others);
+        });
+        count([&](AttachCounts& counts) { counts.longest_clean_up = std::max(counts.longest_clean_up, took); });
     }
-    const bool whole = client->second.attached->whole();
-    clients_.erase(client);
+    clients_.erase(found);
     connections_.hang_up(number);  // the connection ends after its last answer
     count([&](AttachCounts& counts) {
         --counts.now;

@@ -51,7 +51,8 @@ private:
         std::unique_ptr<Executor> own_thread;  // for errands; declared first, so that it ends after `attached`
         std::unique_ptr<AttachedClient> attached;
         Clock::time_point look_at{};  // the time by which this process's next turn is due
-        bool detaches = false;
+        Clock::time_point end_began{};
+        std::string why;  // why the process ends; empty: it detaches
     };
 
     void await_all_gone(std::chrono::milliseconds within) const;
@@ -61,7 +62,7 @@ private:
     void take(Heard& heard);
     void welcome(Heard& heard);
     void evict(std::uint32_t number, const char* what);
-    void end(std::uint32_t number, std::chrono::milliseconds within, bool abandoned, const std::string& how);
+    void end(std::uint32_t number, std::chrono::milliseconds within, bool abandoned, std::string why) noexcept;
     void look_at_all();
     /// Gives each process its turn. Returns the time by which the next call is due.
     [[nodiscard]] Clock::time_point turns(Clock::time_point now);
