@@ -1,7 +1,7 @@
 """Combines the measurements of several runs of the programs of tests/bench, and makes tables in Markdown.
 
 A measurement is a dictionary with the keys `table`, `row`, `column`, `distance`, `samples` and `median`. `distance` names the distance between the
-two CPUs that were measured, such as `near`; it is empty if the figures do not depend on it. If there is one, the table's name ends with it.
+two CPUs that were measured, such as `near`. The table's name ends with the distance. `distance` is empty if the figures do not depend on it.
 """
 import statistics
 
@@ -63,7 +63,7 @@ def markdown(measurements):
 
 def by_compiler(measurements_of, table, row, beside):
     """Makes a table that compares the rows `row` and `beside` of all tables whose names begin with `table`. It has a column for each compiler.
-    `measurements_of`: {compiler: measurements}."""
+    `measurements_of` is {compiler: measurements}."""
     compilers = list(measurements_of)
     places = list(dict.fromkeys((one["table"], one["column"]) for all_of in measurements_of.values() for one in all_of
                                 if one["table"].startswith(table)))

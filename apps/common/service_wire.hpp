@@ -1,5 +1,5 @@
-// The messages of the built-in services to a peer whose connection they accept. They travel in the private data of the
-// answer.
+// The messages that built-in services send to a peer when they accept its connection. A message is the private data of
+// the answer.
 //
 // pollcored writes these messages. Programs that use its services, such as pollperf, read them. A message is plain
 // little-endian bytes. It begins with a magic, a version and its own length, so that a program in another language, or

@@ -12,7 +12,7 @@ using namespace pollcore;
 
 namespace {
 
-constexpr std::uint32_t kQkey = 0x2026;  // the Q_Key that datagrams to either end must carry
+constexpr std::uint32_t kQkey = 0x2026;  // the Q_Key that a datagram to either end must have
 constexpr std::uint32_t kBuffer = 2048;
 
 // One end: a queue pair without a peer, a buffer to send from and one to receive into.

@@ -1,7 +1,7 @@
 // Functions that the examples share: they submit requests and wait for completions. Anything unexpected ends the
 // program.
 //
-// Thread safety: the same as of the session that a function uses.
+// Thread safety: call a function only on the thread that uses the session.
 #pragma once
 
 #include <chrono>
@@ -26,8 +26,8 @@ inline void submit(pollcore::Session& session, const pollcore::WorkRequest& requ
     }
 }
 
-/// Spins for the next completion of the session, for at most kPatience. Yields the CPU now and then: on a machine with
-/// one CPU the worker needs it.
+/// Spins for the next completion of the session, for at most kPatience. Yields the CPU from time to time, because on a
+/// machine with one CPU the worker needs it.
 template <class Completion = pollcore::Completion>
 Completion next_completion(pollcore::Session& session) {
     constexpr std::chrono::seconds kPatience{10};
@@ -60,7 +60,7 @@ inline void connect(pollcore::QueuePair& one, pollcore::QueuePair& other) {
 /// program works with both.
 class Place {
 public:
-    /// `where`: a configuration file, or the socket of a daemon.
+    /// `where` is a configuration file, or the socket of a daemon.
     explicit Place(const std::filesystem::path& where) {
         if (std::filesystem::is_socket(where)) {
             attachment_.emplace(pollcore::AttachOptions{.path = where.string(), .name = "example"});

@@ -8,9 +8,9 @@
 //   stream WHERE FLOW both ADDRESS [MESSAGES [PAUSE_US]]
 //       reads and writes, in two threads of one process
 //
-// WHERE is a configuration file, or the socket of a daemon to attach to. FLOW is credits or ring. With credits, the
-// reader's receives are for short messages, and long messages go by rendezvous. ADDRESS is an address as for
-// Context::listen: 192.0.2.7:7471, or a name on a software device. For example:
+// WHERE is a configuration file, or the socket of a daemon to attach to. FLOW is credits or ring. With credits, short
+// messages go into the reader's receives. The reader's worker reads long messages from the writer's memory
+// (rendezvous). ADDRESS is an address as for Context::listen: 192.0.2.7:7471, or a name on a software device. Example:
 //   stream config/loopback.toml credits both anywhere 100000 5
 #include <cerrno>
 #include <charconv>
@@ -109,7 +109,7 @@ public:
                 while (std::chrono::steady_clock::now() < until) {
                 }
             }
-            (void)session_.release(completion);  // there is room: few are released at a time
+            (void)session_.release(completion);  // succeeds: the ring has room for so few releases
         }
         await_writers_end();
         fmt::print("read {} messages, each once, in order and whole\n", messages);
@@ -162,7 +162,7 @@ public:
     }
 
 private:
-    /// False: the connection ended before the stream did.
+    /// Returns false if the connection ended before the stream did.
     bool write_once() {
         connect();
         fmt::print("writing to {}\n", address_);

@@ -43,8 +43,8 @@ void write_frames(int) {
     const int before = errno;
     pid_t self = static_cast<pid_t>(::syscall(SYS_gettid));
     if (slot.asked.compare_exchange_strong(self, 0, std::memory_order_acquire)) {
-        // A signal handler may not call backtrace(3) (signal-safety(7)), because the first call loads a library. The
-        // constructor of Backtrace makes that first call, so that this one is safe.
+        // A signal handler may not make the first call of backtrace(3), because that call loads a library
+        // (signal-safety(7)). The constructor of Backtrace makes the first call, so the call here is safe.
         slot.count.store(::backtrace(slot.frames.data(), static_cast<int>(slot.frames.size())),
                          std::memory_order_release);
         (void)::sem_post(&slot.written);

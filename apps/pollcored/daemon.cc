@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr auto kWatchEvery = 500ms;   // how often the main thread checks the services while the daemon serves
-constexpr auto kShutdownEvery = 5ms;  // how often it checks for the end of the shutdown
+constexpr auto kShutdownEvery = 5ms;  // how often the main thread checks for the end of the shutdown
 // Time for the parts of the shutdown that drain_timeout does not limit: ending threads, deregistering memory, ending
 // EAL.
 constexpr auto kShutdownReserve = 10s;
@@ -182,8 +182,8 @@ bool Daemon::shut_down() {
             log_warning("{} again: ending at once; connections and requests in flight are cut off",
                         signal_name(*signal));
             (void)flush_log(LogWriter::kPatience);
-            // Not exit(): destructors would wait for queue pairs that are still being closed. The kernel frees all
-            // resources.
+            // Does not call exit(3), because destructors would wait for queue pairs that are still being closed. The
+            // kernel frees all resources.
             ::_exit(kExitCutShort);
         }
     }

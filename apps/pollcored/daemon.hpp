@@ -46,7 +46,7 @@ private:
     const std::function<Config()> read_again_;
     Backtrace backtrace_;  // before runtime_, whose threads inherit its signal mask
     Runtime runtime_;
-    std::unique_ptr<AttachServer> attach_;  // null: no process may attach
+    std::unique_ptr<AttachServer> attach_;  // null if no process may attach
     std::vector<std::unique_ptr<Service>> services_;
     Notifier notifier_;
     std::unique_ptr<Watchdog> watchdog_;  // null until run() has begun

@@ -13,7 +13,7 @@
 namespace pollcore::daemon {
 
 struct DaemonCommandLine {
-    /// `default_config`: the file that is read without --config.
+    /// `default_config` is the file that is read without --config.
     explicit DaemonCommandLine(const std::string& default_config);
     DaemonCommandLine(const DaemonCommandLine&) = delete;  // `app` refers to the members below
     DaemonCommandLine& operator=(const DaemonCommandLine&) = delete;

@@ -20,7 +20,7 @@ struct Options {
 /// mistake. In the second case, parse_options() has already printed the text.
 struct ParsedOptions {
     std::optional<Options> options;
-    int exit_code = 0;  ///< without options: the exit code of the program
+    int exit_code = 0;  ///< the exit code of the program if there are no options
 };
 [[nodiscard]] ParsedOptions parse_options(int argc, const char* const* argv);
 

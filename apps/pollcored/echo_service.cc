@@ -68,7 +68,7 @@ bool EchoService::drained() const noexcept {
 
 bool EchoService::close() noexcept {
     const bool complete = reception_.close();
-    // Only after the reception has ended, because open() waits for the data thread.
+    // The data thread ends after the reception, because the reception's open() waits for the data thread.
     stopping_.store(true, std::memory_order_release);
     tell_data_thread();
     if (thread_.joinable()) {
@@ -77,7 +77,7 @@ bool EchoService::close() noexcept {
     return complete;
 }
 
-// The data thread's next wait() returns, so that the data thread sees all values that were stored before this call.
+// Makes the data thread's next wait() return. The data thread then sees all values that were stored before this call.
 void EchoService::tell_data_thread() noexcept {
     signal_event(news_.get());
 }

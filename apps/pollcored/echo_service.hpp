@@ -73,7 +73,7 @@ private:
         std::uint32_t length = 0;
         std::uint32_t imm_data = 0;
         bool with_imm = false;
-        bool to_send = false;  ///< true: the buffer is to be sent; false: it is to be posted as a receive
+        bool to_send = false;  ///< the buffer is to be sent; if false, it is to be posted as a receive
     };
     struct Connection {
         std::atomic<Phase> phase{Phase::vacant};
@@ -131,7 +131,7 @@ private:
     std::uint64_t owed_ = 0;    // sum of Connection::owed over all connections
     std::optional<std::chrono::steady_clock::time_point> stop_seen_;
 
-    const UniqueFd news_;  // an eventfd: phases_changed_, draining_ or stopping_ has changed
+    const UniqueFd news_;  // an eventfd, readable after phases_changed_, draining_ or stopping_ has changed
 
     std::atomic<std::uint32_t> phases_changed_{0};  // how often the reception has changed a phase
     std::atomic<bool> draining_{false};             // set by the owner of the service

@@ -1,8 +1,7 @@
 // Finds the threads that hang, and decides whether the watchdog may be fed.
 //
-// A worker that hangs serves no session, so it stops the feeding soon. The other threads are not on the data path:
-// while one of them hangs, connections go on, and a restart would end the connections. These threads have a longer
-// limit.
+// A worker that hangs serves no session, so its time limit is short. The other threads are not on the data path: while
+// one of them hangs, connections go on, and a restart would end the connections. Their limit is longer.
 //
 // Thread safety: one thread. Nothing here reads a clock or writes a log.
 #pragma once
@@ -40,7 +39,7 @@ public:
 private:
     struct Hang {
         Nanoseconds busy{0};   // length of the hang at the last check
-        bool starves = false;  // it has reached its limit
+        bool starves = false;  // the thread has reached its limit
     };
 
     [[nodiscard]] Nanoseconds limit(const ThreadHealth& thread) const noexcept;

@@ -1,7 +1,7 @@
 // Logs which threads hang, and where they hang: the system call, the kernel's function, the call stack.
 //
-// It has its own thread, because a report may take long. It waits for the hanging thread's answer, and possibly for a
-// lock that the hanging thread holds, or for the reader of the log.
+// HangReport has its own thread, because a report may take long. A report waits for the hanging thread's answer, and
+// possibly for a lock that the hanging thread holds, or for the reader of the log.
 //
 // Thread safety: tell() by one thread.
 #pragma once
@@ -25,8 +25,8 @@ public:
     HangReport(const HangReport&) = delete;
     HangReport& operator=(const HangReport&) = delete;
 
-    /// Returns at once. If too many findings wait to be written, new findings are dropped. `watched`: there is a
-    /// service manager's watchdog, so the log also says when it is no longer fed.
+    /// Returns at once. If too many findings wait to be written, new findings are dropped. `watched` means that there
+    /// is a service manager's watchdog. The log then also says when the watchdog is not fed.
     void tell(const HangCheck::Findings& findings, bool watched);
 
 private:

@@ -45,7 +45,7 @@ int serve(const Config& config, const Options& options) {
     for (const WorkerConfig& worker : config.workers) {
         cores.push_back(worker.core);
     }
-    // Lives until the last line is logged. If nobody reads stderr, the daemon can still serve and end.
+    // Lives until the last line is logged. With this writer, the daemon can serve and end even if nobody reads stderr.
     const LogWriter log_writer([cpus = helper_cpus(cores)] { become_helper("pollcore-log", cpus); });
     try {
         set_log_level(config.log_level);

@@ -26,7 +26,7 @@ public:
 
     void start() override { reception_.start(); }
     void begin_drain() noexcept override { reception_.stop_listening(); }
-    /// True as soon as the service has stopped listening: the service itself never has work in flight.
+    /// Returns true as soon as the service has stopped listening: the service itself never has work in flight.
     [[nodiscard]] bool drained() const noexcept override { return !reception_.listening(); }
     bool close() noexcept override { return reception_.close(); }
 

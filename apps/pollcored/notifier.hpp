@@ -20,11 +20,11 @@ public:
     /// Call before a reload, and ready() after it.
     void reloading();
     void status(const std::string& status);
-    /// `limit`: how long the shutdown may take before the manager kills the daemon.
+    /// `limit` is the time that the shutdown may take before the manager kills the daemon.
     void stopping(const std::string& status, std::chrono::microseconds limit);
     void feed_watchdog();
 
-    /// How often the watchdog has to be fed: half of the manager's limit. nullopt: there is no watchdog.
+    /// How often the watchdog has to be fed: half of the manager's limit. nullopt if there is no watchdog.
     [[nodiscard]] std::optional<std::chrono::microseconds> watchdog_interval() const noexcept { return interval_; }
 
 private:

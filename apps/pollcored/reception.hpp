@@ -26,7 +26,7 @@ namespace pollcore::daemon {
 
 /// Why a connection is over.
 struct Ending {
-    bool failed = false;  ///< true: the connection failed; false: the peer left
+    bool failed = false;  ///< the connection failed; if false, the peer left
     std::string why;
 };
 
@@ -100,8 +100,8 @@ private:
     LineBudget comings_{50};
     LineBudget failures_{10};
 
-    // Each is written by one thread. All but listening_ publish only their own values (relaxed). listening_ is stored
-    // with release after the listener is gone.
+    // Each atomic is written by one thread. All except listening_ publish only their own values (relaxed). listening_
+    // is stored with release after the listener is destroyed.
     std::atomic<Phase> phase_{Phase::serving};
     std::atomic<bool> listening_{true};
     std::atomic<bool> broken_{false};

@@ -32,7 +32,7 @@ public:
     virtual void start() = 0;
     /// From now on the service takes no new connections and no new work. Returns at once.
     virtual void begin_drain() noexcept = 0;
-    /// After begin_drain(): whether all accepted work is done.
+    /// Call after begin_drain(). Returns whether all accepted work is done.
     [[nodiscard]] virtual bool drained() const noexcept = 0;
     /// Disconnects the peers and ends the threads. Returns false when work was cut short.
     virtual bool close() noexcept = 0;

@@ -11,16 +11,16 @@
 
 namespace pollcore::daemon {
 
-/// Logs the devices, the memory, EAL, and each worker's core and idle policy. `service_cpus`: the CPUs of all other
-/// threads.
+/// Logs the devices, the memory, EAL, and each worker's core and idle policy. `service_cpus` are the CPUs of all
+/// other threads.
 void log_runtime(const Runtime& runtime, const std::string& service_cpus);
 void log_services(const std::vector<std::unique_ptr<Service>>& services);
 
 /// Called at the end of the daemon. Logs how many processes were attached, and how they ended.
 void log_attached(const AttachCounts& counts);
 
-/// The status for the service manager: "2 services, 5 connections, 3 processes attached". `attach`: null if no process
-/// may attach.
+/// The status for the service manager: "2 services, 5 connections, 3 processes attached". `attach` is null if no
+/// process may attach.
 [[nodiscard]] std::string status_line(const std::vector<std::unique_ptr<Service>>& services,
                                       const AttachServer* attach);
 

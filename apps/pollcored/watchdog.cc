@@ -13,7 +13,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::chrono::nanoseconds kLookEvery = 250ms;
-// The limit without a service manager's watchdog, which has nothing to feed. The value is that of the shipped unit.
+// The limit of a worker if there is no service manager's watchdog. It is half of WatchdogSec in the shipped unit.
 constexpr std::chrono::nanoseconds kWorkerLimit = 5s;
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Checks the daemon's threads, counts and reports the threads that hang, and feeds the service manager's watchdog as
 // long as no thread hangs for too long. All this runs on its own thread, so that no other work of the daemon delays it.
-// Without a service manager it only checks, counts and reports.
+// Without a service manager the watchdog only checks, counts and reports.
 //
 // Thread safety: the constructor, stopping() and the destructor by one thread.
 #pragma once
@@ -34,8 +34,8 @@ public:
     Watchdog(const Watchdog&) = delete;
     Watchdog& operator=(const Watchdog&) = delete;
 
-    /// Call when the daemon begins to stop: its threads end then, so that checking them makes no sense. The watchdog is
-    /// fed until `deadline` without checks. `look` is not called after stopping() has returned.
+    /// Call when the daemon begins to stop. The threads end then, so they are not checked: until `deadline` the
+    /// watchdog is fed without checks. `look` is not called after stopping() has returned.
     void stopping(Clock::time_point deadline);
 
 private:

@@ -59,7 +59,7 @@ struct WakeArguments {
 struct CommandLine {
     std::optional<LatArguments> lat;
     std::optional<WakeArguments> wake;
-    int exit_code = 0;  ///< without arguments: the exit code of the program
+    int exit_code = 0;  ///< the exit code of the program if there are no arguments
 };
 [[nodiscard]] CommandLine parse_command_line(int argc, const char* const* argv);
 

@@ -54,7 +54,8 @@ void DirectLink::take_events(Clock::time_point deadline) {
                     established_ = event->kind == ConnectEvent::Kind::established;
                     outcome_ = std::move(*event);
                 } else {
-                    // Another connection: its request could not be delivered, or was withdrawn while it waited here.
+                    // The event is for another connection. Its request could not be delivered, or was withdrawn while
+                    // it waited here.
                     std::erase_if(requests_,
                                   [&](const ConnectEvent& request) { return request.connection == event->connection; });
                 }
@@ -143,7 +144,7 @@ std::string refusal_text(const std::vector<std::byte>& private_data) {
     for (const std::byte byte : private_data) {
         const auto c = std::to_integer<unsigned char>(byte);
         if (c < ' ' || c > '~') {
-            return {};  // it is no text
+            return {};  // the bytes are no text
         }
         text += static_cast<char>(c);
     }

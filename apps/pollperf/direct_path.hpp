@@ -53,7 +53,7 @@ public:
     void prepare(const Workload& workload);
     /// Posts one operation that is not timed.
     void post_once(Op op);
-    /// post_once(), and waits for the completion.
+    /// Calls post_once() and waits for the completion.
     template <class Watch>
     void run_once(Op op, Watch& watch) {
         post_once(op);
@@ -64,7 +64,7 @@ public:
 
     [[nodiscard]] EndState& end(unsigned index) noexcept { return ends_[index]; }
     [[nodiscard]] const EndLayout& layout() const noexcept { return layout_; }
-    /// The message with this number, counted from 0. Its receive must not be given back yet.
+    /// The message with this number, counted from 0. Its receive must not have been posted again.
     [[nodiscard]] const std::byte* received(unsigned index, std::uint64_t number) const noexcept {
         return ends_[index].memory + layout_.slot(number);
     }
@@ -171,7 +171,7 @@ private:
     unsigned send_flags_ = 0;
     bool always_signal_ = false;
 
-    std::unique_ptr<DirectLink> link_;  ///< null: the ends are connected with each other
+    std::unique_ptr<DirectLink> link_;  ///< null if the ends are connected with each other
 };
 
 /// A direct path whose thread sleeps on a completion channel: it calls ibv_req_notify_cq, polls once more, and then

@@ -144,7 +144,7 @@ void measure_with_peer(const LatOptions& options, std::uint32_t inline_max, Path
     }
 }
 
-// `Direct`: the class for the path of plain verbs, DirectPath or EventPath.
+// `Direct` is the class for the path of plain verbs: DirectPath or EventPath.
 template <class Direct>
 void measure_paths(LatOptions& options, LatResults& results) {
     PathSetup setup;
@@ -233,7 +233,7 @@ LatResults run_lat(LatOptions options) {
     // The raw round trip is measured while no worker of this process runs. It serves to judge a path over such a
     // worker.
     const auto round_trip = [&options]() -> std::optional<RoundTrip> {
-        // Not with a daemon's worker: that worker polls on its core all the time.
+        // With a daemon's worker it is not measured, because that worker polls on its core all the time.
         return options.own_worker() && !options.one_cpu()
                    ? measure_round_trip(options.core, options.worker_core, kRoundTripTime)
                    : std::nullopt;

@@ -94,7 +94,7 @@ Role role_of(const LatArguments& arguments) {
     return arguments.address.empty() ? Role::server : Role::client;
 }
 
-// Sets options.config. It comes from the file and keeps only one device, or is made for the device without a file.
+// Sets options.config: the configuration file with only one of its devices, or, without a file, a new configuration.
 void resolve_device(const LatArguments& arguments, const config::Cpus& cpus, LatOptions& options) {
     if (arguments.config.empty()) {
         if (arguments.device.empty()) {

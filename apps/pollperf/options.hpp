@@ -32,18 +32,18 @@ struct LatOptions {
     bool event = false;  ///< the direct path's thread sleeps
     bool runtime = false;
     bool attached = false;
-    std::string device;      ///< the device's name in the configuration
-    Config config;           ///< the runtime's configuration: only this device, and workers if a path needs one
-    std::string worker;      ///< name of the measured worker
-    std::string attach;      ///< socket for the path `attached`; empty: it attaches to this process's own runtime
-    std::uint32_t core = 0;  ///< CPU of the application's thread
+    std::string device;             ///< the device's name in the configuration
+    Config config;                  ///< the runtime's configuration: only this device, and workers if a path needs one
+    std::string worker;             ///< name of the measured worker
+    std::string attach;             ///< socket for path `attached`; if empty, this process's own runtime is used
+    std::uint32_t core = 0;         ///< CPU of the application's thread
     std::uint32_t worker_core = 0;  ///< CPU of the measured worker, on paths with a worker
     std::uint32_t size = 2;         ///< bytes of a message; a fetch-add always has 8
     std::uint32_t iterations = 0;   ///< iterations of each operation and path, over all rounds
     std::uint32_t warmup = 0;
     std::uint32_t rounds = 1;
     std::optional<std::uint32_t> gid_index;
-    std::optional<std::uint32_t> inline_size;  ///< bytes; empty: the usual limit, or the device's if that is smaller
+    std::optional<std::uint32_t> inline_size;  ///< bytes; if empty, the usual or the device's limit, the smaller one
     bool verify = false;
     bool brief = false;
     std::uint16_t port = 0;

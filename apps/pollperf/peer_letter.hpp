@@ -51,13 +51,13 @@ struct LatAnswer {
 /// Why a server with the options `server` cannot serve the request `client`; empty if it can.
 [[nodiscard]] std::string mismatch(const LatRequest& server, const LatRequest& client);
 
-/// The sentence as the private data of a rejection: only printable characters, cut to the length that fits.
+/// The sentence as the private data of a rejection, cut to the length that fits. It must have only printable ASCII.
 [[nodiscard]] std::vector<std::byte> rejection(std::string_view sentence);
 
 /// The properties of the answering peer that a client needs to know.
 struct PeerKind {
     std::string description;
-    bool answers = false;          ///< true: the peer takes part in ping-pong; false: it only offers memory
+    bool answers = false;          ///< the peer takes part in ping-pong; if false, it only offers memory
     bool ends_connection = false;  ///< the peer disconnects when it knows that its last answer has arrived
     RemoteBlock memory;
 };

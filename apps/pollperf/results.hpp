@@ -22,7 +22,7 @@ struct PathResult {
     PathKind path{};
     std::uint32_t size = 0;  ///< bytes of a message
     bool inlined = false;
-    /// True: `summary` is the time of half a round trip. False: it is the time of an operation up to its completion.
+    /// If true, `summary` has times of half a round trip, else times of an operation up to its completion.
     bool half_round_trip = false;
     Summary summary;
 

@@ -123,7 +123,7 @@ public:
     [[nodiscard]] std::uint64_t send_doorbells() const { return counters().send_doorbells.value(); }
     [[nodiscard]] std::uint64_t receive_doorbells() const { return counters().receive_doorbells.value(); }
     [[nodiscard]] StageLatency stage_latency() const noexcept { return session_.stage_latency(); }
-    /// The kernel's id of the worker's thread; 0: the worker belongs to another process.
+    /// The kernel's id of the worker's thread, or 0 if the worker belongs to another process.
     [[nodiscard]] int worker_thread_id() const noexcept { return worker_thread_; }
 
     // ---- when a wait takes long ----

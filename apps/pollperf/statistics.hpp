@@ -23,8 +23,8 @@ struct Summary {
     double p9999 = 0;
 };
 
-/// The smallest sample that at least `per_10000` of 10000 samples do not exceed. `ascending`: the samples, sorted; at
-/// least one.
+/// The smallest sample that at least `per_10000` of 10000 samples do not exceed. `ascending` has at least one sample,
+/// in ascending order.
 [[nodiscard]] std::uint64_t percentile(std::span<const std::uint64_t> ascending, std::uint32_t per_10000) noexcept;
 [[nodiscard]] double median(std::span<const std::uint64_t> ascending) noexcept;
 

@@ -44,7 +44,7 @@ struct ContextSwitches {
 /// The CPU time of a thread of this process. Throws pollcore::Error if the kernel does not report it.
 [[nodiscard]] std::uint64_t cpu_time_ns(int thread_id);
 
-/// Steal time since boot, in milliseconds: this machine's CPUs wanted to run, but a hypervisor ran other machines.
+/// Steal time since boot, in milliseconds: how long a hypervisor ran other machines while this one was ready to run.
 [[nodiscard]] std::uint64_t steal_ms();
 
 struct Machine {

@@ -1,5 +1,5 @@
 // The timed loops: one loop for each way in which two ends can exchange messages. The path and the checking of data are
-// template parameters, and each role has its own function, so that a loop decides none of this in each iteration.
+// template parameters, and each role has its own function, so that no iteration has to test for them.
 //
 // Each iteration ends with a time stamp. A sample is the time from one stamp to the next. With kVerify, the loop makes
 // and checks data between the end of one sample and the beginning of the next sample.

@@ -44,7 +44,7 @@ private:
     /// A wait has to last this long before each check of the peer, because the check may cost a system call.
     static constexpr std::chrono::milliseconds kPeerPatience{100};
 
-    /// Returns whether it is time to check the peer. `looks`: how often this wait has called look() before.
+    /// Returns whether it is time to check the peer. `looks` is the number of earlier calls of look() in this wait.
     [[gnu::cold, gnu::noinline]] bool look(std::uint32_t looks) {
         const auto now = Clock::now();
         if (looks == 0) {

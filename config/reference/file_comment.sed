@@ -1,4 +1,4 @@
-# For doxygen: the comment at the top of a header is the file's own. Lines of the header are moved by one.
+# For doxygen: makes the comment at the top of a header the documentation of the file. This adds one line to the header.
 1s#^// #/// @file\n/// #
 1s#^/[*] #/** @file\n * #
 2,/^[^/]/s#^//\( \|$\)#///\1#

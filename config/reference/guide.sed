@@ -1,2 +1,2 @@
-# For doxygen: without the marks by which tests find figures.
+# For doxygen: removes the marks by which tests find figures.
 s/<!--[^>]*-->//g

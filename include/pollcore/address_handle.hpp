@@ -1,7 +1,7 @@
 // Address handles for datagrams. An address handle describes the way to a port. A send names the UD queue pair at that
 // port by its number.
 //
-// Thread safety: any thread may make the control calls, one at a time per object. handle() may be called at any time.
+// Thread safety: any thread may make any call, one at a time per object. handle() may also be called at any time.
 #pragma once
 
 #include <memory>
@@ -29,9 +29,8 @@ public:
     [[nodiscard]] AhHandle handle() const noexcept { return handle_; }
     [[nodiscard]] bool valid() const noexcept { return control_ != nullptr; }
 
-    /// Destroys the handle. Throws Error(EBUSY), and changes nothing, while submitted sends name it. The destructor
-    /// does the same, but leaves a handle that is in use to the runtime, which destroys the handle when the runtime
-    /// stops.
+    /// Destroys the handle. Throws Error(EBUSY), and changes nothing, while submitted sends name the handle. The
+    /// destructor does the same. If the handle is in use then, the runtime destroys it when the runtime stops.
     void destroy();
 
 private:

@@ -8,7 +8,7 @@
  * returns a pointer returns NULL on failure. After a failure, pollcore_error() returns a sentence that describes it.
  * The functions that return a pollcore_refusal set no such sentence.
  *
- * Thread safety: as in C++: a session is used by one thread at a time, everything else by any thread.
+ * Thread safety, as in C++: one thread at a time may use a session; any thread may use everything else.
  */
 #ifndef POLLCORE_ATTACH_H
 #define POLLCORE_ATTACH_H
@@ -88,43 +88,43 @@ typedef struct pollcore_completion {
 } pollcore_completion;
 enum { POLLCORE_WITH_IMM = 1, POLLCORE_BY_RUNTIME = 4, POLLCORE_FROM_RECV_QUEUE = 8 };
 
-/** A value of Refusal in session.hpp; 0: the request was taken. pollcore_refusal_name() returns the name of a value. */
+/** A value of Refusal in session.hpp. 0 means that the request was taken. pollcore_refusal_name() returns its name. */
 typedef int pollcore_refusal;
 
-/** A sentence about this thread's last failure; "" when there was none. Valid until this thread's next failure. */
+/** Returns a sentence about this thread's last failure, or "". It is valid until this thread's next failure. */
 POLLCORE_API const char* pollcore_error(void);
 POLLCORE_API const char* pollcore_refusal_name(pollcore_refusal refusal);
 POLLCORE_API const char* pollcore_status_name(uint8_t status);
 
-/** `path` NULL: /run/pollcore/pollcored.sock. `name` NULL: the kernel's name of this process. `timeout_ms`: how long to
- * keep trying the socket. */
+/** If `path` is NULL, the socket is /run/pollcore/pollcored.sock. If `name` is NULL, the kernel's name of this process
+ * is used. Keeps trying the socket for `timeout_ms`. */
 POLLCORE_API pollcore_attachment* pollcore_attach(const char* path, const char* name, uint32_t timeout_ms);
 /** Completes every request in flight. Objects that still exist can be ended afterwards. */
 POLLCORE_API void pollcore_detach(pollcore_attachment* attachment);
-/** 1: the daemon has died or has ended the attachment; 0: it has not. */
+/** Returns 1 if the daemon has died or has ended the attachment, else 0. */
 POLLCORE_API int pollcore_lost(const pollcore_attachment* attachment);
 POLLCORE_API int pollcore_reattach(pollcore_attachment* attachment, uint32_t timeout_ms);
 
-/** `worker` NULL: the worker with the fewest sessions. `events` not 0: pollcore_wait may sleep. */
+/** If `worker` is NULL, takes the worker with the fewest sessions. If `events` is not 0, pollcore_wait may sleep. */
 POLLCORE_API pollcore_session* pollcore_open_session(pollcore_attachment* attachment, const char* worker,
                                                      uint32_t submission_slots, uint32_t completion_slots, int events);
 POLLCORE_API void pollcore_close_session(pollcore_session* session);
 POLLCORE_API pollcore_refusal pollcore_submit(pollcore_session* session, const pollcore_work_request* request);
-/** Returns how many requests were taken, from the first on. Unless `refusal` is NULL, `*refusal` is the reason why the
- * next request was not taken. */
+/** Returns how many requests were taken, from the first on. If `refusal` is not NULL, `*refusal` becomes the reason why
+ * the next request was not taken. */
 POLLCORE_API size_t pollcore_submit_many(pollcore_session* session, const pollcore_work_request* requests, size_t count,
                                          pollcore_refusal* refusal);
 POLLCORE_API pollcore_refusal pollcore_submit_inline(pollcore_session* session, const pollcore_work_request* request,
                                                      const void* payload, size_t length);
 POLLCORE_API size_t pollcore_poll(pollcore_session* session, pollcore_completion* completions, size_t count);
-/** Works as Session::wait. 1: there may be a completion to poll; 0: the time is over. */
+/** Works as Session::wait. Returns 1 if there may be a completion to poll, else 0. */
 POLLCORE_API int pollcore_wait(pollcore_session* session, uint64_t timeout_ns);
-/** -1 for a session without events. */
+/** Returns -1 for a session without events. */
 POLLCORE_API int pollcore_event_fd(const pollcore_session* session);
-/** 1: the descriptor becomes readable with the next completion; 0: nothing was armed: poll first, or the session has no
- * events. */
+/** Returns 1 if the descriptor becomes readable with the next completion. Returns 0 if nothing was armed: either poll
+ * first, or the session has no events. */
 POLLCORE_API int pollcore_arm(pollcore_session* session);
-/** Requests in flight. */
+/** Returns the number of requests in flight. */
 POLLCORE_API uint64_t pollcore_in_flight(pollcore_session* session);
 
 /** Access rights of a region, and of a peer through a queue pair; the values of IBV_ACCESS_* (ibv_reg_mr(3)). */
@@ -136,7 +136,7 @@ typedef enum pollcore_access {
 } pollcore_access;
 
 /** Allocates memory for devices. This process's work requests may always read the memory. `access` holds the further
- * rights of these requests and of peers. `device` NULL: the only device. */
+ * rights of these requests and of peers. If `device` is NULL, uses the only device. */
 POLLCORE_API pollcore_region* pollcore_allocate(pollcore_attachment* attachment, size_t bytes, uint32_t access,
                                                 const char* device);
 POLLCORE_API void pollcore_free(pollcore_region* region);
@@ -152,16 +152,16 @@ typedef struct pollcore_qp_options {
     uint32_t recv_depth;
     uint32_t sges_max; /**< 0 means 1 */
     uint32_t inline_max;
-    uint32_t remote_access; /**< POLLCORE_ACCESS_REMOTE_*: rights of the peer; flow control adds the rights it needs */
+    uint32_t remote_access; /**< POLLCORE_ACCESS_REMOTE_*: rights of the peer; flow control adds what it needs */
     uint32_t flow; /**< a pollcore_flow_control, equal at both ends. With POLLCORE_FLOW_RING this end only sends */
-    uint32_t coalesce_signals; /**< not 0: QueuePairOptions::coalesce_signals is set */
+    uint32_t coalesce_signals; /**< not 0 sets QueuePairOptions::coalesce_signals */
 } pollcore_qp_options;
 /** Makes an RC queue pair. */
 POLLCORE_API pollcore_qp* pollcore_create_qp(pollcore_attachment* attachment, pollcore_session* session,
                                              const pollcore_qp_options* options);
 POLLCORE_API void pollcore_close_qp(pollcore_qp* qp);
 POLLCORE_API pollcore_qp_handle pollcore_handle(const pollcore_qp* qp);
-/** `address`: "ADDRESS:PORT" on a verbs device, a name on a software device. */
+/** `address` is "ADDRESS:PORT" on a verbs device, and a name on a software device. */
 POLLCORE_API int pollcore_connect(pollcore_qp* qp, const char* address, uint32_t timeout_ms);
 POLLCORE_API int pollcore_disconnect(pollcore_qp* qp);
 /** The queue pair has a new handle afterwards. */
@@ -176,7 +176,7 @@ POLLCORE_API pollcore_listener* pollcore_listen(pollcore_attachment* attachment,
                                                 const char* device);
 POLLCORE_API void pollcore_close_listener(pollcore_listener* listener);
 POLLCORE_API const char* pollcore_listener_address(const pollcore_listener* listener);
-/** Returns NULL, with "" as pollcore_error(), when no request came within the time. */
+/** If no request came within the time, returns NULL, and pollcore_error() returns "". */
 POLLCORE_API pollcore_request* pollcore_next_request(pollcore_listener* listener, uint32_t timeout_ms);
 /** pollcore_accept and pollcore_reject both end the request. */
 POLLCORE_API int pollcore_accept(pollcore_request* request, pollcore_qp* qp, uint32_t timeout_ms);

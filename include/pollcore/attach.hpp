@@ -10,19 +10,18 @@
 //     }
 //
 // Submissions and completions go through rings that this process shares with one worker of the daemon, without system
-// calls. Payload is not copied: the device reads and
-// writes this process's memory, at this process's addresses. All other
-// calls ask the daemon over a socket. The daemon keeps attached processes apart: each process has its own protection
-// domain, which the device checks.
+// calls. Payload is not copied: the device reads and writes this process's memory, at this process's addresses. All
+// other calls ask the daemon over a socket. The daemon keeps attached processes apart: each process has its own
+// protection domain, which the device checks.
 //
 // Memory for devices must come from Context::allocate or from a pool. register_memory accepts a range inside such
 // memory. It refuses other memory with EOPNOTSUPP, because the daemon cannot map it.
 //
 // If the daemon dies, each request in flight completes with Status::daemon_gone as soon as the kernel reports the
-// death. From then on no device writes into this process's memory. All calls then throw Error(ECONNRESET), objects may
-// be destroyed as always, memory can still be read, and reattach() attaches again. A daemon that is stopped as it
-// should be first completes every request itself, with the true status or with session_closed. A daemon also completes
-// every request when it ends an attachment because the process broke the rules; its log then has the reason.
+// death. From then on no device writes into this process's memory. All calls then throw Error(ECONNRESET). Objects may
+// still be destroyed, and memory may still be read. reattach() attaches again. A daemon that stops in order first
+// completes every request itself, with the true status or with session_closed. If a process breaks the rules, the
+// daemon ends the attachment. The daemon then also completes every request, and its log has the reason.
 //
 // Thread safety: as Context; no other thread may use this object during reattach(). One thread of this library waits
 // for answers from the daemon and for the daemon's end. This thread does nothing else, and is bound to no CPU. fork():
@@ -47,11 +46,11 @@ inline constexpr const char* kAttachPath = "/run/pollcore/pollcored.sock";
 struct AttachOptions {
     std::string path = kAttachPath;  ///< the daemon's socket: `path` in table [attach] of its configuration
     std::string name{};              ///< name of this process in the daemon's log; empty: the kernel's name of it
-    /// How long to keep trying the socket, because the daemon may still be starting. 0: try once.
+    /// How long to keep trying the socket, because the daemon may still be starting. 0 means one try.
     std::chrono::milliseconds timeout{0};
-    /// A control call throws Error(ETIMEDOUT) when the daemon has not answered within the sum of this time, the call's
-    /// own time limit and the daemon's drain_timeout. The daemon may still carry out the call; it then undoes the call
-    /// when the attachment ends.
+    /// A call that asks the daemon throws Error(ETIMEDOUT) when the daemon has not answered within the sum of this
+    /// time, the call's own time limit and the daemon's drain_timeout. The daemon may still carry out the call; it then
+    /// undoes the call when the attachment ends.
     std::chrono::milliseconds answer_within{30'000};
 };
 
@@ -59,22 +58,23 @@ struct AttachOptions {
 class POLLCORE_API Attachment : public Context {
 public:
     /// Attaches to the daemon. Throws Error: ENOENT or ECONNREFUSED when there is no daemon at this path, EACCES when
-    /// this user may not attach, EPROTO when the daemon has another version, ENOSPC when it takes no more processes.
+    /// this user may not attach, EPROTO when the daemon has another version, ENOSPC when too many processes are
+    /// attached.
     explicit Attachment(const AttachOptions& options = {});
     ~Attachment();
     Attachment(Attachment&&) noexcept;
     Attachment& operator=(Attachment&&) noexcept;
 
-    /// Ends the attachment: every request in flight completes, as when a runtime stops. Returns false if draining was
-    /// cut short; true if the attachment had ended already. The destructor does this, too.
+    /// Ends the attachment: every request in flight completes, as when a runtime stops. Returns false if not all
+    /// requests were flushed in time. Returns true if the attachment had ended already. The destructor calls stop().
     bool stop();
 
     /// Whether the attachment has ended: the daemon has died, the daemon has ended the attachment, or this object was
-    /// stopped. If the daemon has died, requests in flight complete
-    /// only when the kernel reports the death, which may be later.
+    /// stopped. If the daemon has died, requests in flight complete only when the kernel reports the death, which may
+    /// be later.
     [[nodiscard]] bool lost() const noexcept;
     /// Attaches again, to the daemon at the same path. Waits up to `timeout` until a daemon is there. If the old
-    /// attachment still lives, it ends. Objects of the old attachment cannot be used any more, but its sessions still
+    /// attachment still lives, it ends. Objects of the old attachment cannot be used afterwards, but its sessions still
     /// return their last completions. Throws as the constructor.
     void reattach(std::chrono::milliseconds timeout = std::chrono::seconds(10));
 

@@ -1,5 +1,5 @@
-// Lets other processes attach to a runtime (attach.hpp). pollcored uses it, and any program that embeds a runtime can
-// use it.
+// Lets other processes attach to a runtime (attach.hpp). pollcored uses AttachServer, and any program that embeds a
+// runtime can use it, too.
 //
 // An attached process has its own sessions, queue pairs and memory, within its quota. It cannot name objects of another
 // process. The workers check everything that the process writes into the shared rings. A process that breaks the rules,
@@ -49,14 +49,14 @@ public:
 
     /// From now on no process can attach. Sends EventType::stopping to the attached processes, and waits at most
     /// `drain` until they have finished and detached. Then takes down the others, which still get their last
-    /// completions. Returns false when not all requests were flushed in time. The destructor does this with the
+    /// completions. Returns false when not all requests were flushed in time. The destructor calls stop() with the
     /// runtime's drain_timeout.
     bool stop(std::chrono::milliseconds drain);
 
     /// Changes which users and groups may attach, and the limits of each process and each user. Path, owner, group and
     /// mode of the socket stay. The change holds for attached processes, too: a process keeps the objects that it has,
-    /// but a process that may not be attached any more is ended. Throws Error(EINVAL), and changes nothing, for a user
-    /// or group that this machine does not know.
+    /// but a process that the new configuration excludes is ended. Throws Error(EINVAL), and changes nothing, for a
+    /// user or group that this machine does not know.
     void configure(const AttachConfig& config);
     [[nodiscard]] AttachCounts counts() const;
     /// Whether the thread that lets processes attach makes progress. Does not wait for that thread. Runtime::health()

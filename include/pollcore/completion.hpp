@@ -48,7 +48,7 @@ enum class Status : std::uint8_t {
     device_removed = 132,
     daemon_gone = 133,
     srq_closed = 134,        ///< the shared receive queue was closed before a message took the receive
-    flow_violation = 135,    ///< the peer's announcement of its receives is impossible: see FlowControl
+    flow_violation = 135,    ///< the peer broke the rules of flow control (flow_control.h)
     message_too_long = 136,  ///< longer than the peer's receives; nothing was sent, and the queue pair still works
 };
 
@@ -78,7 +78,7 @@ enum CompletionFlag : std::uint8_t {
     kWithGrh = 1 << 1,    ///< the first kGrhBytes of the buffer hold a GRH (UD)
     kByRuntime = 1 << 2,  ///< made by the runtime: no device completed this request
     kFromRecvQueue = 1 << 3,
-    kWithInv = 1 << 4,    ///< a receive whose message ended the binding of the window with key `invalidated_rkey`
+    kWithInv = 1 << 4,    ///< the message ended the binding of the memory window with key `invalidated_rkey`
     kDatagram = 1 << 5,   ///< received by a UD queue pair: the payload begins at byte kGrhBytes, even without a GRH
     kPooled = 1 << 6,     ///< the message is in buffer() of pool(); Session::release gives the buffer back
     kNotInLine = 1 << 7,  ///< internal, cleared by poll(): this answer did not come in its request's line (D50)
@@ -96,8 +96,8 @@ inline constexpr std::uint32_t kGrhBytes = 40;
 struct alignas(32) Completion {
     std::uint64_t tag = 0;  ///< WorkRequest::tag; with kPooled the pool and the buffer: see pool_tag()
     QpHandle qp{};          ///< the queue pair; invalid if no message took this receive of a shared receive queue
-    /// Bytes that a successful receive, read or atomic placed in memory; else 0. As in verbs, the count for a datagram
-    /// includes the kGrhBytes before the payload: see payload_length().
+    /// Bytes that a successful receive, read or atomic placed in memory; 0 in other completions. As in verbs, the count
+    /// for a datagram includes the kGrhBytes before the payload: see payload_length().
     std::uint32_t byte_len = 0;
     union {
         std::uint32_t imm_data = 0;      ///< with kWithImm: the peer's number, in host order
@@ -140,11 +140,11 @@ static_assert(offsetof(Completion, ring_lap) == 31);
 /// 0.
 struct alignas(32) CompletionExtension {
     /// With SessionOptions::device_time: the device's completion time (ibv_wc_read_completion_ts), in ticks of the
-    /// device's clock. DeviceReport tells how long a tick is and which bits count. The field is 0 if the session
-    /// did not ask for it; if the request failed, because the device then gives no time; and if the runtime completed
-    /// the request itself. The runtime does so for messages by rendezvous, at both ends, and for messages that arrive
-    /// in a write ring. With QueuePairOptions::coalesce_signals a request has the time of the request whose CQE it
-    /// shares, and 0 if that request failed.
+    /// device's clock. DeviceReport tells how long a tick is and which bits count. The field is 0 in three cases: the
+    /// session did not ask for it, the request failed, or the runtime completed the request itself. The runtime itself
+    /// completes messages by rendezvous, at both ends, and messages that arrive in a write ring. With
+    /// QueuePairOptions::coalesce_signals a request has the time of the request whose CQE it shares, and 0 if that
+    /// request failed.
     std::uint64_t device_time = 0;
     std::uint32_t reserved = 0;
     std::uint32_t src_qp = 0;  ///< the sender's QP number

@@ -35,7 +35,7 @@ struct DeviceConfig {
     Profile profile = Profile::standard;  ///< soft only
     std::string verbs_name;               ///< verbs only: name in ibv_devices(1); empty: the only device
     std::uint8_t port = 1;
-    /// Address of the GID for connections by exchanged information (QpInfo). Empty: the first RoCE v2 GID.
+    /// Address of the GID for connections by exchanged information (QpInfo). Empty means the first RoCE v2 GID.
     std::string gid;
 
     bool operator==(const DeviceConfig&) const = default;
@@ -56,7 +56,7 @@ inline constexpr std::size_t kIdlePolicies = 5;
 /// A policy, and the time without work after which the next rung follows.
 struct IdleRung {
     IdlePolicy policy = IdlePolicy::spin;
-    std::chrono::nanoseconds time{0};  ///< 0: this is the last rung
+    std::chrono::nanoseconds time{0};  ///< 0 means that this is the last rung
 
     bool operator==(const IdleRung&) const = default;
 };
@@ -119,8 +119,8 @@ struct WorkerConfig {
     std::uint32_t submit_burst = kBurstDefault;      ///< slots taken from one session in one step
     std::uint32_t complete_burst = kBurstDefault;    ///< completions taken from one CQ in one step
     std::uint32_t qp_burst = kBurstDefault;          ///< work requests posted to one QP in one step
-    /// Entries of a CQ that the worker opens, a power of two. The depth of a shared receive queue is added to the
-    /// entries of a CQ that is opened for one of its queue pairs (D21).
+    /// Entries of a CQ that the worker opens, a power of two. If the CQ is for a queue pair of a shared receive queue,
+    /// the depth of that queue is added (D21).
     std::uint32_t cq_depth = 4096;
     /// A CQ is polled by the same verbs for its whole life (D36). A CQ with time stamps is polled by `extended` (D37).
     PollVerbs poll = PollVerbs::automatic;
@@ -158,7 +158,7 @@ struct ServiceConfig {
     }
     /// echo: messages that may be in flight on all connections together.
     [[nodiscard]] std::uint64_t messages_max() const noexcept { return std::uint64_t{depth} * connections_max; }
-    /// Registered memory of the service, in bytes. The result is 2^63 if every field has its largest value.
+    /// Registered memory of the service, in bytes. Cannot overflow: the largest fields give 2^63.
     [[nodiscard]] std::uint64_t memory_bytes() const noexcept {
         return kind == Kind::memory ? size : buffer_stride() * messages_max();
     }
@@ -182,7 +182,7 @@ struct AttachConfig {
     std::uint32_t queue_pairs_max = 256;
     std::uint64_t work_requests_max = 65536;
     std::uint64_t registered_max = 1ull << 30;  ///< bytes, rings included
-    // Limits of all processes of one user together. 0: half of the runtime's own limit.
+    // Limits of all processes of one user together. 0 means half of the runtime's own limit.
     std::uint32_t user_clients_max = 0;
     std::uint32_t user_sessions_max = 0;
     std::uint32_t user_queue_pairs_max = 0;
@@ -221,7 +221,7 @@ struct Config {
 class POLLCORE_API ConfigError : public Error {
 public:
     explicit ConfigError(const std::string& what) : Error(std::errc::invalid_argument, what), message_(what) {}
-    /// Returns only that line: std::system_error would add ": Invalid argument".
+    /// Returns the line alone. The function of std::system_error would add ": Invalid argument".
     [[nodiscard]] const char* what() const noexcept override { return message_.what(); }
 
 private:
@@ -234,7 +234,7 @@ private:
 [[nodiscard]] POLLCORE_API Config parse_config(std::string_view text, const std::string& name);
 /// Checks a configuration that was built in code: names, references, ranges, this machine's cores. Throws ConfigError.
 POLLCORE_API void validate(const Config& config);
-/// The whole effective configuration, as TOML that load_config can read. A value that equals its default has the
+/// Returns the effective configuration as TOML that load_config can read. A value that equals its default has the
 /// comment "# default". A worker's core and idle have no such comment, because a file may leave them to the machine.
 [[nodiscard]] POLLCORE_API std::string print_config(const Config& config);
 

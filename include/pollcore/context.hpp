@@ -3,10 +3,10 @@
 //
 // Thread safety: any thread may make any call here. A call blocks until it is done, so no call belongs on a hot path.
 //
-// Errors: calls throw pollcore::Error. The message names the action, its object and the remedy. Error(ETIMEDOUT): the
-// control thread hangs and has not begun the call within the configuration's hang_limit; the call has no effect. Calls
-// and destructors that end something have no such limit. std::bad_alloc: nothing was made, and the call can be repeated
-// (D29).
+// Errors: calls throw pollcore::Error. The message names the action, its object and the remedy. Error(ETIMEDOUT) means
+// that the control thread, which carries out the calls, hangs. The call has then not begun within the configuration's
+// hang_limit, and has no effect. Calls and destructors that end something have no such limit. std::bad_alloc means that
+// nothing was made; the call can be repeated (D29).
 //
 // Ownership: objects made here keep alive the objects that they need, so they may be destroyed in any order. After
 // stop(), all requests in flight have completed, and calls of these objects throw Error(ESHUTDOWN).
@@ -54,8 +54,8 @@ public:
     /// Throws Error: EINVAL for options that are not accepted, ENOSPC when the session's pool_buffers have no room for
     /// so many buffers.
     [[nodiscard]] ReceivePool create_receive_pool(const ReceivePoolOptions& options);
-    /// Throws as create_receive_pool. Also throws Error(EOPNOTSUPP) if the session's worker may sleep, because nothing
-    /// would wake the worker for a message.
+    /// Throws as create_receive_pool. Also throws Error(EOPNOTSUPP) if the session's worker may sleep, because a
+    /// message in a write ring would not wake the worker.
     [[nodiscard]] ReceivePool create_write_ring(const WriteRingOptions& options);
     [[nodiscard]] ProtectionDomain create_protection_domain(const std::string& device = "");
 
@@ -85,7 +85,7 @@ public:
                                                       const ProtectionDomain* pd = nullptr);
     /// Makes an address handle for answers to the sender of a received datagram. The sender's queue pair is
     /// received.src_qp. `buffer` is the receive's buffer; only its first kGrhBytes bytes are read. Throws Error(EINVAL)
-    /// if these do not tell where the datagram came from.
+    /// if `received` and `buffer` do not tell where the datagram came from.
     [[nodiscard]] AddressHandle create_address_handle(const WideCompletion& received, std::span<const std::byte> buffer,
                                                       const std::string& device = "",
                                                       const ProtectionDomain* pd = nullptr);
@@ -112,8 +112,8 @@ public:
     /// a copy, which its next call for the same worker changes.
     [[nodiscard]] const WorkerCounters& worker_counters(std::size_t worker) const;
     [[nodiscard]] const ControlCounters& control_counters() const;
-    /// RNR NAKs of a whole device, for all its users. On a verbs device they come from the hardware counters. No value
-    /// if the device has no such counters.
+    /// RNR NAKs of a whole device, for all its users. On a verbs device they come from the hardware counters. Returns
+    /// no value if the device has no such counters.
     [[nodiscard]] std::optional<RnrCounts> rnr_counts(const std::string& device = "") const;
 
     /// False if this object was default-constructed or moved from.

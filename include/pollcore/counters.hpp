@@ -88,7 +88,7 @@ struct alignas(kCacheLine) ReceivePoolCounters {
 /// Written by the control thread, except for `hangs`.
 struct ControlCounters {
     Counter command_ring_full;  ///< commands that were refused with EAGAIN because a worker's command ring was full
-    Counter answers_untaken;    ///< answers of workers for which no caller waited any more
+    Counter answers_untaken;    ///< answers of workers that came after the caller had stopped waiting
     Counter cut_short;          ///< queue pairs that were closed before the device had completed their requests
     Counter failed_cqs;         ///< CQs that overran or could not be polled: their queue pairs were closed
     Counter async_events;       ///< asynchronous events taken from devices

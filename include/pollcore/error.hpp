@@ -1,4 +1,4 @@
-// The exception of set-up and control calls. The data path (Session) throws nothing.
+// The exception that the calls of this library throw. The data path (Session) throws nothing.
 #pragma once
 
 #include <string>
@@ -8,9 +8,8 @@
 
 namespace pollcore {
 
-/// Reports a set-up or control call that failed. what() names the action, its object, the cause and, if there is one,
-/// the remedy. code() is the cause as an errno value in std::generic_category, so `e.code() ==
-/// std::errc::device_or_resource_busy` works.
+/// Reports a call that failed. what() names the action, its object, the cause and, if there is one, the remedy. code()
+/// is the cause as an errno value in std::generic_category, so `e.code() == std::errc::device_or_resource_busy` works.
 class POLLCORE_API Error : public std::system_error {
 public:
     Error(int errno_value, const std::string& what) : std::system_error(errno_value, std::generic_category(), what) {}

@@ -18,7 +18,7 @@ namespace pollcore {
 /// the runtime's own.
 enum class EventType : std::uint8_t {
     // Events of completion queues; Event::worker names the worker that polls the queue.
-    cq_err = 0,  ///< the CQ overran, or cannot be polled any more; the runtime has closed its queue pairs (D46)
+    cq_err = 0,  ///< the CQ overran, or polling it failed; the runtime has closed its queue pairs (D46)
     // Events of queue pairs; Event::qp names the queue pair.
     qp_fatal = 1,
     qp_req_err = 2,
@@ -49,8 +49,8 @@ enum class EventType : std::uint8_t {
     /// The device is gone. The kernel or the connection manager has reported this, not the device. The device's
     /// requests have been completed as for device_fatal; if both events come, the requests complete only once.
     device_removed = 128,
-    /// In an attached process: the daemon was told to stop. No process can attach any more. A process that has not
-    /// detached when the daemon's drain_timeout is over is ended, with a completion for each request in flight.
+    /// In an attached process: the daemon is stopping, and no process can attach. A process that has not detached when
+    /// the daemon's drain_timeout is over is ended, with a completion for each request in flight.
     stopping = 129,
 };
 inline constexpr std::size_t kVerbsEventTypes = 20;

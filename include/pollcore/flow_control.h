@@ -1,5 +1,5 @@
-/* The flow controls. A flow control prevents that a connection's sender sends to a receiver that is not ready (RNR).
- * Both ends of a connection must have the same flow control. For C and C++. */
+/* The flow controls. A flow control keeps the sender of a connection from sending to a receiver that is not ready
+ * (RNR). Both ends of a connection must have the same flow control. For C and C++. */
 #ifndef POLLCORE_FLOW_CONTROL_H
 #define POLLCORE_FLOW_CONTROL_H
 
@@ -24,10 +24,10 @@
  *
  * ring: RC only. A send goes by RDMA write into a ring in the peer's memory (Context::create_write_ring). The peer's
  * worker finds the message by polling that memory, without a receive or a CQ. An end without a ring takes no messages.
- * A send for which the ring has no room waits, as with credits. Unless the peer's device promises the order in which
- * the bytes of a write arrive (ibv_query_qp_data_in_order(3)), Session::try_submit reads the bytes of a send to compute
- * their checksum. The program must then be able to read these bytes at the addresses in the request. There are no
- * receives, so writes with immediate and sends that invalidate are not allowed. */
+ * A send for which the ring has no room waits, as with credits. Session::try_submit reads the bytes of a send to
+ * compute their checksum, unless the peer's device promises the order in which the bytes of a write arrive
+ * (ibv_query_qp_data_in_order(3)). For the checksum, the program must be able to read these bytes at the addresses in
+ * the request. There are no receives, so writes with immediate and sends that invalidate are not allowed. */
 typedef enum pollcore_flow_control {
 #define POLLCORE_ROW(name, NAME, arrival, text) POLLCORE_FLOW_##NAME,
     POLLCORE_FLOW_CONTROLS(POLLCORE_ROW)

@@ -1,4 +1,4 @@
-// Whether the threads of a runtime make progress, for a watchdog or a program that embeds the runtime.
+// Tells whether the threads of a runtime make progress, for a watchdog or a program that embeds the runtime.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@ inline constexpr std::chrono::nanoseconds kHangsAfter = std::chrono::seconds(1);
 struct ThreadHealth {
     enum class Kind : std::uint8_t {
         worker,
-        control,  ///< carries out the control calls, one after the other
+        control,  ///< carries out the calls of Context and its objects, one after the other
         serve,    ///< lets other processes attach
     };
     enum class State : std::uint8_t {

@@ -1,4 +1,4 @@
-// How long a sample of the work requests spent in each stage.
+// The time that work requests spend in each stage. Only a sample of the requests is measured.
 //
 // Thread safety: a LatencyCounters has one writer and any number of readers; the other types are plain data.
 #pragma once
@@ -56,7 +56,7 @@ struct LatencyHistogram {
         return sum;
     }
     /// The duration, in cycles, that `fraction` (0 to 1) of the samples do not exceed. The result is the upper bound of
-    /// a bucket, so it is at most a quarter too high. 0 without samples.
+    /// a bucket, so it is at most a quarter too high. Returns 0 if there are no samples.
     [[nodiscard]] std::uint64_t percentile(double fraction) const noexcept {
         const auto wanted = static_cast<double>(count()) * fraction;
         std::uint64_t below = 0;
@@ -92,13 +92,12 @@ struct alignas(kCacheLine) LatencyCounters {
     }
 };
 
-/// Each time that a session has submitted this many requests, on average, it follows one of its sends: it measures how
-/// long that send spends in each stage.
+/// A session follows one send in this many requests, on average: it measures how long that send spends in each stage.
 inline constexpr std::uint64_t kLatencySampleEvery = 253;
 
-/// How long the followed requests of a session spent in each stage. In the stages `device` and `completion_ring`, only
-/// one request of a session is followed at a time. While a slow request is there, other requests are not counted in
-/// these stages.
+/// Histograms of the time that the followed requests of a session spent in each stage. In the stages `device` and
+/// `completion_ring`, only one request of a session is followed at a time. While a slow request is there, other
+/// requests are not counted in these stages.
 struct StageLatency {
     /// From try_submit until the worker puts the request into its queue pair's chain. Includes the time that the
     /// request waits for flow control.

@@ -45,8 +45,8 @@ inline constexpr std::uint32_t kDevicesMax = 16;
 /// Slots of a ring, a power of two.
 inline constexpr std::uint32_t kRingSlotsMax = 1u << 20;
 
-/// Outstanding work requests of one send or one receive queue. The position of an in-flight entry
-/// travels in the wr_id in 24 bits; no two entries in flight may have the same position (D19).
+/// Outstanding work requests of one send or one receive queue. The wr_id has 24 bits for the position of an in-flight
+/// entry, and no two entries in flight may have the same position (D19).
 inline constexpr std::uint32_t kQueueDepthMax = 1u << 16;
 static_assert(kQueueDepthMax <= (1u << 24) / 2, "a position in flight must be unambiguous");
 
@@ -82,7 +82,7 @@ inline constexpr std::size_t kEventsMax = 1024;
 /// Characters of a name in the configuration. The kernel has the same limit for device names (IBV_SYSFS_NAME_MAX - 1).
 inline constexpr std::size_t kNameLengthMax = 63;
 
-/// Lines of a write ring.
+/// Cache lines of a write ring.
 inline constexpr std::uint32_t kRingLinesMin = 64;
 inline constexpr std::uint32_t kRingLinesMax = 1u << 24;
 /// Bytes that the runtime writes behind a message in a write ring. They fill the end of the message's last cache line.
@@ -96,10 +96,10 @@ inline constexpr std::uint32_t kRecordTail = 24;
     return (length + kRecordTail + kCacheLine - 1) / kCacheLine;
 }
 
-/// Private data that a user may send along with a connection. rdma_cm over RoCE carries 56 bytes in a request, 196 in a
-/// reply and 148 in a rejection (rdma_connect(3)). Four of these bytes hold the true length of the data, because the
-/// network may pad the data with zeros. With flow control, twelve more bytes hold the address and the remote key of the
-/// control block.
+/// Private data that a user may send along with a connection. With rdma_cm over RoCE, there are 56 bytes in a request,
+/// 196 in a reply and 148 in a rejection (rdma_connect(3)). Four of these bytes hold the true length of the data,
+/// because the network may pad the data with zeros. With flow control, twelve more bytes hold the address and the
+/// remote key of the control block.
 inline constexpr std::size_t kPrivateDataHeader = 4;
 inline constexpr std::size_t kPrivateDataFlow = 12;
 static_assert(kPrivateDataHeader + kPrivateDataFlow <= 24);

@@ -1,6 +1,6 @@
 // Listeners, and the connection requests of peers.
 //
-// Thread safety: control calls, from any thread, one at a time per object.
+// Thread safety: any thread may make any call, one at a time per object.
 #pragma once
 
 #include <chrono>

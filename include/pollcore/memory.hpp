@@ -1,7 +1,7 @@
 // Memory that devices may read and write.
 //
-// Thread safety: any thread may make the control calls, one at a time per object. data() and the keys may be read at
-// any time.
+// Thread safety: any thread may make any call, one at a time per object. data() and the keys may also be read at any
+// time.
 #pragma once
 
 #include <cstddef>
@@ -58,7 +58,7 @@ public:
     /// Made by Context.
     POLLCORE_INTERNAL MemoryRegion(std::shared_ptr<ControlSide> control, const RegionInfo& info) noexcept;
     [[nodiscard]] POLLCORE_INTERNAL std::uint64_t id() const noexcept { return id_; }
-    /// Called by Context when a pool takes over the region: from then on the pool ends the region.
+    /// Called by Context when a pool takes over the region: from then on the pool owns the region.
     POLLCORE_INTERNAL void give_away() noexcept { control_.reset(); }
     ~MemoryRegion();
     MemoryRegion(MemoryRegion&& other) noexcept;
@@ -71,14 +71,14 @@ public:
     [[nodiscard]] std::uint64_t addr() const noexcept { return iova_; }
     [[nodiscard]] std::uint32_t lkey() const noexcept { return lkey_; }
     [[nodiscard]] std::uint32_t rkey() const noexcept { return rkey_; }
-    /// Names the region in a bind (WindowBind). Not valid unless the region was registered with Access::window_bind.
+    /// Names the region in a bind (WindowBind). Valid only if the region was registered with Access::window_bind.
     [[nodiscard]] MrHandle handle() const noexcept { return handle_; }
     [[nodiscard]] bool valid() const noexcept { return control_ != nullptr; }
 
     /// Ends the registration, and frees the memory if the runtime allocated it. Throws Error(EBUSY) while submitted
     /// work requests name this region. While windows are bound to the region, throws the device's error (EBUSY, or
-    /// EINVAL on Soft-RoCE). When this call throws, nothing has changed. The destructor does the same, but leaves a
-    /// region that is in use to the runtime, which ends the region when the runtime stops.
+    /// EINVAL on Soft-RoCE). When this call throws, nothing has changed. The destructor does the same. If the region is
+    /// in use then, the runtime ends it when the runtime stops.
     void deregister();
 
 private:
@@ -116,18 +116,18 @@ public:
     [[nodiscard]] MwHandle handle() const noexcept { return handle_; }
     [[nodiscard]] WindowType type() const noexcept { return type_; }
     /// The key after the last bind that completed. The next bind changes the key to next_rkey() of this key or, for
-    /// type 2, to the key that the bind asks for. This is a control call; the completion of a bind has the new key, too
-    /// (Completion::window_rkey).
+    /// type 2, to the key that the bind asks for. This call blocks (context.hpp). The completion of a bind has the new
+    /// key, too (Completion::window_rkey).
     ///
-    /// When a queue pair is closed, two kinds of windows get another key, which differs in all bytes; the old key opens
-    /// nothing any more (D25). The first kind is a type 2 window whose last bind was on that queue pair. The second
-    /// kind is a window of either type with a bind on that queue pair that was flushed or had not completed.
+    /// When a queue pair is closed, two kinds of windows get another key, which differs in all bytes; the old key then
+    /// opens nothing (D25). The first kind is a type 2 window whose last bind was on that queue pair. The second kind
+    /// is a window of either type with a bind on that queue pair that was flushed or had not completed.
     [[nodiscard]] std::uint32_t rkey() const;
     [[nodiscard]] bool valid() const noexcept { return control_ != nullptr; }
 
-    /// Ends the window: its key opens nothing any more. Throws Error(EBUSY), and changes nothing, while binds of the
-    /// window are in flight. The destructor does the same, but leaves a window with binds in flight to the runtime,
-    /// which ends the window when the runtime stops.
+    /// Ends the window: its key then opens nothing. Throws Error(EBUSY), and changes nothing, while binds of the window
+    /// are in flight. The destructor does the same. If binds are in flight then, the runtime ends the window when the
+    /// runtime stops.
     void deallocate();
 
 private:

@@ -48,8 +48,8 @@ private:
 template <class T>
 using OwnLines = std::vector<T, OwnLinesAllocator<T>>;
 
-/// Frees an OwnLinesArray. Such an array is only a pointer, so that the object that has it stays small. It does not
-/// store its length.
+/// Frees an OwnLinesArray. Such an array is only a pointer, so that the object that has it stays small. The array does
+/// not store its length.
 struct OwnLinesDeleter {
     void operator()(void* memory) const noexcept { ::operator delete (memory, std::align_val_t{kCacheLine}); }
 };

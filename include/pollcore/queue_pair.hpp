@@ -1,6 +1,6 @@
 // A queue pair, and the description of its connection.
 //
-// Thread safety: any thread may make the control calls. handle() may be called at any time.
+// Thread safety: any thread may make any call; see QueuePair::reset for an exception.
 #pragma once
 
 #include <array>
@@ -70,8 +70,8 @@ struct PathAttributes {
     std::uint8_t max_dest_rd_atomic = 16;  ///< reads and atomics of the peer that this side serves at once
 };
 
-/// With flow control: address and remote key of this end's control block. Into this block the peer writes how many
-/// receives it has posted, or how far it has read its write ring.
+/// With flow control: address and remote key of this end's control block. The peer writes into this block how many
+/// receives the peer has posted, or how far it has read its write ring.
 struct FlowBlock {
     std::uint64_t addr = 0;
     std::uint32_t rkey = 0;
@@ -133,13 +133,13 @@ struct QueuePairOptions {
     std::vector<QpShare> shares{};
     std::uint32_t recv_depth = 64;
     /// The shared receive queue from which this queue pair takes its receives. It must belong to the first share's
-    /// session, and recv_depth is not used. Null: the QP has a receive queue of its own.
+    /// session, and recv_depth is not used. A null pointer means that the QP has its own receive queue.
     const SharedReceiveQueue* srq = nullptr;
     /// The pool that posts the receives, up to recv_depth of them. It must belong to the first share's session. On a UD
-    /// queue pair, that session must have wide completions. Null: the session posts the receives.
+    /// queue pair, that session must have wide completions. A null pointer means that the session posts the receives.
     ///
     /// With FlowControl::ring: the write ring where messages arrive. The ring serves this queue pair alone, and there
-    /// are no receives. Null: no messages arrive.
+    /// are no receives. With a null pointer, no messages arrive.
     const ReceivePool* pool = nullptr;
     /// With FlowControl::credits and a pool: a second pool, for messages that are longer than the buffers of `pool`.
     /// The buffers of the second pool limit the length of these messages. A long message stays in the sender's memory
@@ -148,7 +148,7 @@ struct QueuePairOptions {
     /// SGE's region, and the region must allow remote reads. If WorkRequest::rkey is 0, the request is refused
     /// (Refusal::message_too_long). As for any send, the bytes must not change until the request completes. One long
     /// message is sent at a time: later sends wait until it was read. The second pool must belong to the first share's
-    /// session. Null: there is no rendezvous, and every message that is too long is refused.
+    /// session. With a null pointer there is no rendezvous, and every message that is too long is refused.
     const ReceivePool* rendezvous_pool = nullptr;
     std::uint32_t rendezvous_share = 0;  ///< buffers of rendezvous_pool for this queue pair; 0 means two
     /// Buffers of `pool` that are posted on this queue pair or held by the application, at most. 0 means twice
@@ -162,12 +162,12 @@ struct QueuePairOptions {
     RemoteAccess remote_access{};
     FlowControl flow = FlowControl::off;
     bool separate_cqs = false;  ///< receives complete on another CQ than sends
-    /// Send-queue requests that the worker posts with one doorbell share one CQE, that of the last request (D49). Such
-    /// a burst has up to WorkerConfig::qp_burst requests, of any session. Each request still has a completion, with its
-    /// own status and in order. All completions of a burst come together, when its last request has ended. This saves
-    /// the device and the worker a CQE for each request. It costs time, because a buffer is free again only when the
-    /// whole burst has ended. So this option is good for streams of small requests, and bad for a single request that a
-    /// thread waits for.
+    /// If true, send-queue requests that the worker posts with one doorbell share the CQE of the last request (D49).
+    /// Such a burst has up to WorkerConfig::qp_burst requests, of any session. Each request still has a completion,
+    /// with its own status and in order. All completions of a burst come together, when its last request has ended.
+    /// This saves the device and the worker a CQE for each request. It costs time, because a buffer is free again only
+    /// when the whole burst has ended. So this option is good for streams of small requests, and bad for a single
+    /// request that a thread waits for.
     ///
     /// If the queue pair goes to error in the middle of a burst, and no request of the burst has failed, all requests
     /// of the burst count as flushed, even those that had succeeded. If the provider refuses the last request of a
@@ -209,15 +209,15 @@ public:
     /// Connects to the queue pair whose info() is `peer`.
     void connect(const QpInfo& peer, const PathAttributes& path = {});
     /// Moves the QP to error, which flushes the requests in flight. If the QP was connected by an address, the peer is
-    /// told. A peer that was connected by info() is not told: from then on the sends of an RC peer fail
+    /// notified. A peer that was connected by info() is not notified: from then on the sends of an RC peer fail
     /// (retry_exc_err), and disconnected() stays false at the peer.
     void disconnect();
     /// Whether the peer has disconnected, or disconnect() was called. New requests are then refused until reset().
     [[nodiscard]] bool disconnected() const;
     /// The provider's number, by which logs, errors and other tools name the queue pair (rdma-resource(8)).
     [[nodiscard]] std::uint32_t qp_num() const;
-    /// RNR NAKs since the QP was opened or reset. No value if the device does not count per QP. Verbs devices do not;
-    /// Context::rnr_counts may have counts for the whole device.
+    /// RNR NAKs since the QP was opened or reset. Returns no value if the device does not count per QP, which is so for
+    /// verbs devices. Context::rnr_counts may have counts for the whole device.
     [[nodiscard]] std::optional<RnrCounts> rnr_counts() const;
 
     /// Makes the QP as new, from any state, and ends its connection. The QP is then in INIT, where it takes receives
@@ -226,16 +226,16 @@ public:
     /// Afterwards handle() has the same index and a new generation. So a request for the old connection is refused
     /// (stale_handle) or, if it was submitted during this call, completes with request_refused.
     ///
-    /// Returns false when the configuration's drain_timeout cut draining short. No other thread may use this object
-    /// during this call. Throws Error(ENODEV) when the device was lost. When the device refuses, throws and leaves the
-    /// QP in error.
+    /// Returns false if requests were still in flight when the configuration's drain_timeout was over. No other thread
+    /// may use this object during this call. Throws Error(ENODEV) when the device was lost. When the device refuses,
+    /// throws and leaves the QP in error.
     bool reset();
 
     /// Takes the QP out of service: every work request in flight gets its completion, by the device or, with status
-    /// qp_closed, by the runtime. Returns false when the configuration's drain_timeout cut this short. The log then has
-    /// the number of requests that the runtime completed, and WorkerCounters::cut_short and ControlCounters::cut_short
-    /// count the event. The destructor closes the QP, too. When the device refuses, throws and leaves the QP in error:
-    /// it can be closed again, or reset.
+    /// qp_closed, by the runtime. Returns false if requests were still in flight when the configuration's drain_timeout
+    /// was over. The runtime then completes these requests. Their number is in the log and in
+    /// WorkerCounters::cut_short, and ControlCounters::cut_short counts the queue pair. The destructor closes the QP,
+    /// too. When the device refuses, throws and leaves the QP in error: it can be closed again, or reset.
     bool close();
 
 private:

@@ -33,8 +33,8 @@
 // of a write ring, too, with two differences: a write ring has one queue pair at a time, and a message that is not
 // released also keeps the room of the messages behind it.
 //
-// Thread safety: any thread may make the control calls. message(), buffer(), counters() and held() may be called at any
-// time.
+// Thread safety: any thread may make any call. No other call may be made during close(). counters() may not be called
+// after close().
 // Ownership: the pool owns the memory until the pool is closed, even if its session or the runtime ends before that.
 #pragma once
 
@@ -67,7 +67,7 @@ struct ReceivePoolOptions {
     /// have room for the buffers of all its pools.
     Session* session = nullptr;
     std::uint32_t buffers = 256;
-    std::uint32_t buffer_bytes = 4096;  ///< bytes of the longest message; a datagram may have 40 fewer (kGrhBytes)
+    std::uint32_t buffer_bytes = 4096;  ///< bytes of the longest message; 40 fewer for a datagram (kGrhBytes)
 };
 
 /// The options of a write ring.
@@ -132,7 +132,7 @@ public:
     /// Ends the pool and its memory, including the buffers that the application holds. The pool's places among the
     /// session's pool_buffers become free later: when the session has polled the last completion of the pool, and has
     /// then submitted or released something. Throws Error(EBUSY), and changes nothing, while queue pairs or shared
-    /// receive queues use the pool. The destructor does the same, but leaves a pool that is in use to the runtime.
+    /// receive queues use the pool. The destructor does the same. A pool that is in use then ends later.
     void close();
 
 private:

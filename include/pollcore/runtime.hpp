@@ -43,28 +43,28 @@ class RuntimeState;
 /// A Context whose workers and devices are in this process. Move-only.
 class POLLCORE_API Runtime : public Context {
 public:
-    /// Opens the devices and starts the workers. Throws ConfigError or Error. Unless config.share_cores is set, the
-    /// error is EBUSY when another runtime of this user, or the machine's daemon, has the core of a worker (D31).
-    /// stop() frees the cores. The first Runtime of a process starts EAL. During that start it sets the environment
+    /// Opens the devices and starts the workers. Throws ConfigError or Error. Throws Error(EBUSY) when another runtime
+    /// of this user, or the machine's daemon, has the core of a worker and config.share_cores is not set (D31). stop()
+    /// frees the cores. The first Runtime of a process starts EAL. During that start, this call sets the environment
     /// variable RUNTIME_DIRECTORY, so other threads may read the environment, but must not change it.
     explicit Runtime(const Config& config);
     /// Uses `platform` in place of this machine's threads, clock and memory (D30), as the simulation does. For programs
-    /// built against pollcore's sources. Null: this machine.
+    /// built against pollcore's sources. A null pointer means this machine.
     POLLCORE_INTERNAL Runtime(const Config& config, std::unique_ptr<Platform> platform);
     ~Runtime();
     Runtime(Runtime&&) noexcept;
     Runtime& operator=(Runtime&&) noexcept;
 
     /// Closes every queue pair and session, so that every request in flight completes. Then stops the workers and
-    /// closes the devices. Returns false when the configuration's drain_timeout cut draining short. This timeout counts
-    /// for all queue pairs together; QueuePair::close describes the report. This call waits for the control thread
-    /// without a limit. The destructor does the same as this call.
+    /// closes the devices. Returns false if requests were still in flight when the configuration's drain_timeout was
+    /// over. All queue pairs together have this time. QueuePair::close says where such requests are counted. This call
+    /// waits for the control thread without a limit. The destructor does the same as this call.
     bool stop();
 
     [[nodiscard]] const Config& config() const noexcept;
     /// Kernel thread id of a worker, for /proc.
     [[nodiscard]] int worker_thread_id(std::size_t worker) const;
-    /// Whether the workers and the control thread make progress. This call waits for none of these threads, so it
+    /// Tells whether the workers and the control thread make progress. This call waits for none of these threads, so it
     /// returns even while they hang (D33).
     [[nodiscard]] Health health() const;
     /// Counts a hang that health() has shown (ControlCounters::hangs). Only one thread may call this.

@@ -1,10 +1,10 @@
 // A session connects one application thread to one worker, in this process (Runtime) or in a daemon (Attachment).
 //
 // Thread safety: a session is used by one thread at a time. If two threads use a session at once, requests are lost
-// silently; SessionOptions::check_thread detects such use. Meanwhile, other threads may make control calls on queue
-// pairs. No call here makes a system call, takes a lock or allocates memory, except close(), the destructor,
-// assignment, wait(), arm(), and poll() with a time limit. If the worker sleeps (IdlePolicy::event), try_submit and
-// release() also make a system call: they write the worker's eventfd.
+// silently; SessionOptions::check_thread detects such use. While a thread uses a session, other threads may call the
+// functions of QueuePair. No call here makes a system call, takes a lock or allocates memory, except close(), the
+// destructor, assignment, wait(), arm(), and poll() with a time limit. If the worker sleeps (IdlePolicy::event),
+// try_submit and release() also make a system call: they write the worker's eventfd.
 //
 // Who owns a buffer: the application owns it until try_submit accepts the work request. Then the device owns it until
 // poll() has returned the request's completion. An unsignaled request that succeeds has no completion. Its buffer is
@@ -43,8 +43,8 @@ struct SessionOptions {
     /// WorkerConfig::poll has, and a completion there costs the worker a little more (D37). On a device whose
     /// DeviceReport::completion_timestamp_mask is 0, making a queue pair for this session fails with EOPNOTSUPP.
     bool device_time = false;
-    /// Session::wait() may sleep, and event_fd() and arm() work. This costs the worker an atomic operation in each step
-    /// that completes something for this session, and a system call if the session's thread sleeps.
+    /// If true, Session::wait() may sleep, and event_fd() and arm() work. This costs the worker an atomic operation in
+    /// each step that completes something for this session, and a system call if the session's thread sleeps.
     bool events = false;
     std::chrono::nanoseconds wait_spin{20'000};  ///< how long Session::wait() spins before it sleeps
     /// Ends the program with a line in the log when a second thread uses the session. The session belongs to the first
@@ -150,7 +150,7 @@ public:
     [[nodiscard]] std::size_t poll(std::span<WideCompletion> out, std::chrono::nanoseconds timeout) noexcept;
 
     /// Gives back the buffers that these completions name (kPooled); other completions are skipped. The application
-    /// must not touch the buffers any more. `accepted` counts the completions that this call has handled. It handles
+    /// must not touch the buffers afterwards. `accepted` counts the completions that this call has handled. It handles
     /// all of them, unless the submission ring was full (then call again with the others) or the session is closed.
     /// Many buffers in one call take fewer slots of the ring than one call for each.
     [[nodiscard]] Submitted release(std::span<const Completion> completions) noexcept;
@@ -164,7 +164,7 @@ public:
     /// the submission ring is full either, because the worker makes room within microseconds.
     [[nodiscard]] bool wait(std::chrono::nanoseconds timeout) noexcept;
     /// A descriptor for the program's own event loop. After arm() has returned true, the descriptor becomes readable as
-    /// soon as wait() might return true. It may also become readable without such a reason. -1 without
+    /// soon as wait() might return true. It may also become readable without such a reason. Returns -1 without
     /// SessionOptions::events. The session owns the descriptor: a program may poll it, but only arm() reads it.
     [[nodiscard]] int event_fd() const noexcept;
     /// Asks the worker to make event_fd() readable once, at the next completion or retirement. Returns false and arms
@@ -177,25 +177,26 @@ public:
     /// modulo 2^32. Requests are counted in post order. A request that failed is not counted: it has a completion,
     /// which is in the ring before any later request is counted. To learn which requests have succeeded, take the
     /// count, and then poll until no completion is left. The counted requests are then the oldest ones that have no
-    /// completion. For a stale handle (the QP was closed or reset), returns the count as last seen.
+    /// completion. For a stale handle (the QP was closed or reset), returns the count that this session read last, or 0
+    /// if the session has used a newer handle of the same index.
     [[nodiscard]] std::uint32_t retired(QpHandle qp) noexcept;
 
-    /// The state of a queue pair, as its worker last published it. `closed` for a stale handle, and for a queue pair of
-    /// which this session has no share.
+    /// The state of a queue pair, as its worker last published it. Returns `closed` for a stale handle, and for a queue
+    /// pair of which this session has no share.
     [[nodiscard]] QpState state(QpHandle qp) const noexcept;
-    /// With flow control: bytes of the longest message that the peer receives. 0 without flow control, and as long as
-    /// the peer has not announced this limit.
+    /// With flow control: bytes of the longest message that the peer receives. Returns 0 without flow control, and
+    /// until the peer has announced this limit.
     [[nodiscard]] std::uint32_t message_max(QpHandle qp) const noexcept;
     /// With flow control: bytes of the longest message that the peer reads by rendezvous
-    /// (QueuePairOptions::rendezvous_pool). 0 if the peer reads no messages by rendezvous, or has not announced this
-    /// limit.
+    /// (QueuePairOptions::rendezvous_pool). Returns 0 if the peer reads no messages by rendezvous, or has not announced
+    /// this limit.
     [[nodiscard]] std::uint32_t rendezvous_max(QpHandle qp) const noexcept;
-    /// The status that put the QP into error: `success` if the QP is not in error, `qp_closed` for a stale handle.
+    /// Returns the status that put the QP into error; `success` without an error, `qp_closed` for a stale handle.
     [[nodiscard]] Status cause(QpHandle qp) const noexcept;
 
     /// The counts of this session's requests so far.
     [[nodiscard]] SessionFigures figures() noexcept;
-    /// How long a sample of this session's requests, since the session was opened, spent in each stage. Any thread may
+    /// Returns histograms of the time that a sample of this session's requests has spent in each stage. Any thread may
     /// call this.
     [[nodiscard]] StageLatency stage_latency() const noexcept;
     [[nodiscard]] std::uint32_t id() const noexcept;
@@ -207,13 +208,13 @@ public:
     void hand_over() noexcept;
 
     /// Closes the session's queue pairs and detaches the session from its worker. Every request still in flight gets
-    /// its completion, and poll() still returns the completions that are left. Blocks until the queue pairs are
-    /// retired. The destructor closes the session, too.
+    /// its completion, and poll() still returns the completions that are left. Blocks until the queue pairs are closed.
+    /// The destructor closes the session, too.
     void close() noexcept;
 
 private:
-    /// The thread that uses the session, for SessionOptions::check_thread. 0: no thread has used the session since it
-    /// was opened, moved or handed over.
+    /// The thread that uses the session, for SessionOptions::check_thread. 0 means that no thread has used the session
+    /// since it was opened, moved or handed over.
     struct User {
         std::uint64_t thread = 0;
         User() noexcept = default;

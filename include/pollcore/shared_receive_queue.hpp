@@ -1,7 +1,7 @@
 // A shared receive queue holds receives for several queue pairs. Each message of these queue pairs takes a receive from
 // it.
 //
-// Thread safety: any thread may make the control calls.
+// Thread safety: any thread may make any call.
 //
 // The queue belongs to one session. This session submits the receives, as Opcode::srq_recv with WorkRequest::srq, and
 // gets all their completions. Completion::qp names the queue pair that took the receive, and Completion::srq names the
@@ -65,7 +65,7 @@ public:
 
     /// Closes the queue: receives that no message took complete with Status::srq_closed. Throws Error(EBUSY), and
     /// changes nothing, while queue pairs use the queue. Closing the session closes its shared receive queues and their
-    /// queue pairs, too. The destructor closes the queue, but leaves a queue that is in use to its session.
+    /// queue pairs, too. The destructor closes the queue. A queue that is in use then is closed with its session.
     void close();
 
 private:

@@ -21,8 +21,8 @@
 //   - Slot i of lap l, and all slots ahead of it, hold their laps if and only if all their bytes have been written.
 //   - released <= produced <= released + capacity, in 64-bit arithmetic that may wrap.
 //   - The layout contains no addresses, so each side may map the ring where it likes.
-// Neither side trusts the other. broken() reports an index that moved too far. Wrong lap bytes can at worst make slots
-// look ready whose content means nothing.
+// Neither side trusts the other. broken() reports an index that moved too far. At worst, wrong lap bytes make slots
+// look ready whose contents mean nothing.
 #pragma once
 
 #include <atomic>
@@ -237,7 +237,7 @@ public:
     [[nodiscard]] const T& unreleased_slot(std::size_t i) const noexcept {
         return slots_[(released_cached_ + i) & mask_];
     }
-    /// True: the consumer's index moved backwards or past the committed slots, so the consumer cannot be trusted.
+    /// Whether the consumer's index moved backwards or past the committed slots. Such a consumer cannot be trusted.
     [[nodiscard]] bool broken() const noexcept { return broken_; }
 
 private:
@@ -319,7 +319,7 @@ public:
           mask_(capacity - 1),
           capacity_log2_(static_cast<unsigned>(std::countr_zero(capacity))),
           // Slots are given back in batches (D13). A small ring has small batches: its producer must not wait for slots
-          // that are free.
+          // that are free already.
           release_batch_(capacity / 8 > 64 ? 64 : (capacity / 8 == 0 ? 1 : capacity / 8)),
           head_(header_->released.load(std::memory_order_relaxed)),
           published_(head_) {}
@@ -340,15 +340,14 @@ public:
 
     [[nodiscard]] std::uint32_t capacity() const noexcept { return static_cast<std::uint32_t>(mask_ + 1); }
 
-    /// Whether the i-th slot from the front is published, given that all slots ahead of it are.
+    /// Whether the i-th slot from the front is published. All slots before it must be published.
     [[nodiscard]] bool ready(std::size_t i = 0) const noexcept {
         std::uint64_t last = 0;
         return ready(i, last);
     }
 
-    /// Whether the front slot is published. For a consumer that will answer in that slot: fetches the line for writing
-    /// (D16). Fetching the line only for reading would save nothing, because the producer would have to fetch it back,
-    /// too.
+    /// Whether the front slot is published. Fetches the line for writing, because the consumer will answer in that slot
+    /// (D16). A fetch only for reading would not be cheaper: the producer would have to fetch the line back, too.
     [[nodiscard]] bool ready_to_answer() const noexcept {
         T& slot = slots_[head_ & mask_];
         ring_detail::prefetch_for_write(&slot);
@@ -382,8 +381,8 @@ public:
         std::uint64_t lap_;
     };
 
-    /// The front of the ring, for a loop that gives no slots back. It copies the values it needs from the RingConsumer,
-    /// so that a compiler can keep them in registers, whatever the loop writes.
+    /// The front of the ring, for a loop that gives no slots back. It holds copies of the RingConsumer's values. A
+    /// compiler can keep the copies in registers, whatever the loop writes.
     class Front {
     public:
         explicit Front(const RingConsumer& ring) noexcept
@@ -428,7 +427,7 @@ public:
         return n;
     }
 
-    /// The i-th ready slot, in place. Only for a producer that is trusted not to change it.
+    /// The i-th ready slot, in place. The producer must be trusted not to change the slot.
     [[nodiscard]] const T& slot(std::size_t i) const noexcept {
         schedule_point(SchedulePoint::take);
         return slots_[(head_ + i) & mask_];
@@ -456,9 +455,9 @@ public:
         }
     }
 
-    /// As release(), for slots in which the consumer may still answer. The producer is told later, but at most a
-    /// quarter of the ring is held back. In a ring of fewer than kAnsweredInFrom slots the producer is told at once,
-    /// because such a ring has no slots to spare.
+    /// As release(), for slots in which the consumer may still answer. The producer learns later that the slots are
+    /// free, but at most a quarter of the ring is held back. In a ring of fewer than kAnsweredInFrom slots the producer
+    /// learns at once, because such a ring has no slots to spare.
     void release_later(std::size_t n) noexcept {
         head_ += n;
         if (head_ - published_ >= 2 * release_batch_ || capacity() < kAnsweredInFrom) {
@@ -466,7 +465,7 @@ public:
         }
     }
 
-    /// Whether slot number `index` was given back and the producer has not been told yet.
+    /// Whether slot number `index` was given back and the producer does not know it yet.
     [[nodiscard]] bool holds(std::uint64_t index) const noexcept { return index - published_ < head_ - published_; }
 
     /// Fetches the lines of the next `n` slots (D3). Most of these slots should be written already: the line of a slot
@@ -487,7 +486,7 @@ public:
         schedule_point(SchedulePoint::publish);
         __atomic_store_n(words_of(slot) + at, value, __ATOMIC_RELAXED);
         // Relaxed: nobody else writes this word now. The producer wrote it before this side saw the slot, and writes it
-        // again only after it was told that the slot is given back.
+        // again only after it has learned that the slot is given back.
         const std::uint64_t last = __atomic_load_n(ring_detail::last_word(slot), __ATOMIC_RELAXED);
         // Release, pairs with the acquire in RingProducer::answered.
         __atomic_store_n(ring_detail::last_word(slot), last | bits, __ATOMIC_RELEASE);
@@ -506,7 +505,7 @@ public:
 
     [[nodiscard]] bool unpublished() const noexcept { return published_ != head_; }
     [[nodiscard]] std::uint64_t released() const noexcept { return head_; }
-    /// Given-back slots of which the producer was told.
+    /// Given-back slots that the producer knows of.
     [[nodiscard]] std::uint64_t published() const noexcept { return published_; }
 
 private:

@@ -1,5 +1,5 @@
-// Access to records by words of eight bytes. It lets a producer write a slot of a ring in few stores (D5). It also lets
-// a reader read memory that another process may change at any time.
+// Access to records by words of eight bytes. With words, a producer writes a slot of a ring in few stores (D5), and a
+// reader can read memory that another process may change at any time.
 //
 // Thread safety: see SharedWords.
 #pragma once

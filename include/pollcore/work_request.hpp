@@ -215,7 +215,7 @@ static_assert(sizeof(ReleaseRequest) == sizeof(WorkRequest) && std::is_trivially
 static_assert(offsetof(ReleaseRequest, opcode) == offsetof(WorkRequest, opcode));
 static_assert(offsetof(ReleaseRequest, zero) == offsetof(WorkRequest, flags));
 
-/// Slots that a work request with so many SGEs takes in the submission ring.
+/// Slots that a work request with `num_sge` SGEs takes in the submission ring.
 [[nodiscard]] constexpr std::uint32_t slots_for_sges(std::uint32_t num_sge) noexcept {
     constexpr auto per_slot = static_cast<std::uint32_t>(WorkRequestContinuation::kSges);
     return 1 + (num_sge > 1 ? (num_sge - 1 + per_slot - 1) / per_slot : 0);

@@ -38,15 +38,15 @@ constexpr std::array<LimitName, kThings> kLimitNames{{
 
 constexpr std::uint64_t kUnbounded = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint64_t kListenersOfOne = 64;
-// How many times its registered_max a process may register. The kernel keeps a list of pages for each registration, so
-// many registrations of the same memory must be limited, too.
+// All registrations of a process together may have this many times registered_max. The kernel keeps a list of pages for
+// each registration, so registering the same memory many times must be limited, too.
 constexpr std::uint64_t kRegistrationsOfMemory = 4;
 
 constexpr std::uint64_t times(std::uint64_t factor, std::uint64_t value) noexcept {
     return value > kUnbounded / factor ? kUnbounded : factor * value;
 }
 
-// The limit of one user, if the configuration does not set it: half of `whole`.
+// Returns a user's limit for the case that the configuration does not set it: half of `whole`, but at least 1.
 constexpr std::uint64_t share_of(std::uint64_t whole) noexcept {
     return std::max<std::uint64_t>(whole / 2, 1);
 }

@@ -1,4 +1,5 @@
-// Counts and limits for each Thing, for one attached process, and for all processes of one user together.
+// Counts what attached processes have, such as sessions or bytes, and limits it: for each process, and for all
+// processes of a user together.
 //
 // Thread safety: any thread.
 #pragma once
@@ -24,7 +25,7 @@ enum class Thing : std::uint8_t {
     listener,
     work_request,  ///< room for one work request in a queue of the process
     byte,          ///< a byte of registered memory or of rings
-    leaving_byte,  ///< a byte of registered memory or of rings that is being unmapped, because nobody uses it any more
+    leaving_byte,  ///< a byte of registered memory or of rings that nobody uses any more, and that is being unmapped
     pinned_byte,   ///< a byte of a registration; memory that has several registrations counts several times
     memory_region,
     memory_window,
@@ -36,16 +37,17 @@ inline constexpr std::size_t kThings = 14;
     return static_cast<std::size_t>(thing);
 }
 
-/// The largest number of receive pools of one process. Each pool has counters that the process may read.
+/// The largest number of receive pools of one process. It is fixed, because the memory with the pools' counters is
+/// allocated when the process attaches.
 inline constexpr std::uint32_t kPoolsOfOne = 64;
 /// The largest number of memory regions of one process. The same limit holds for its memory windows, for its address
 /// handles, and for its protection domains.
 inline constexpr std::uint32_t kObjectsOfOne = 4096;
 
-/// The limit of each Thing, at index_of() the thing.
+/// The limit of `thing` is at index_of(thing).
 using Limits = std::array<std::uint64_t, kThings>;
 [[nodiscard]] Limits process_limits(const AttachConfig& config);
-/// `queue_pairs`: the largest number of queue pairs of the whole runtime.
+/// `queue_pairs` is the largest number of queue pairs in the runtime.
 [[nodiscard]] Limits user_limits(const AttachConfig& config, std::uint32_t queue_pairs);
 
 class Account : public std::enable_shared_from_this<Account> {
@@ -94,8 +96,8 @@ public:
     [[nodiscard]] std::uint64_t may_have(Thing thing) const noexcept {
         return most_[index_of(thing)].load(std::memory_order_relaxed);
     }
-    /// Counts `amount`. If this would exceed a limit, throws Error(EDQUOT). Its message names the owner of the limit,
-    /// and the key of the configuration that sets the limit.
+    /// Counts `amount`. If this would exceed a limit, throws Error(EDQUOT). The error's message names the owner of the
+    /// limit, and the key of the configuration that sets the limit.
     [[nodiscard]] Held take(Thing thing, std::uint64_t amount = 1);
 
 private:
@@ -103,11 +105,11 @@ private:
     void count(Thing thing, std::uint64_t amount);
     void give_back(Thing thing, std::uint64_t amount) noexcept;
 
-    const std::shared_ptr<Account> user_;  // the user's account; null: this is the account of a user
+    const std::shared_ptr<Account> user_;  // the user's account; null in the account of a user
     const std::uint32_t uid_;
     Counts has_{};
     Counts most_{};
-    Held place_;  // in the account of a process: its place among the user's processes
+    Held place_;  // one process in the user's account; empty in the account of a user
 };
 
 }  // namespace pollcore

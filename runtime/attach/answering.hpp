@@ -66,12 +66,12 @@ inline bool are_bools(const wire::RegisterMemory& asked) noexcept {
            is_bool(access.remote_atomic) && is_bool(access.window_bind) && is_bool(access.relaxed_ordering);
 }
 
-// True: a worker has no room for another command at the moment, and the caller tries again later.
+// Returns true if a worker has no room for another command at the moment. The caller then tries again later.
 inline bool is_for_later(const std::exception& error) noexcept {
     return dynamic_cast<const NoRoomForCommand*>(&error) != nullptr;
 }
 
-// Runs `step`, and logs its exception. The failure to end one object must not keep other objects from ending.
+// Runs `step`, and logs its exception, because other objects must end even if one object cannot end.
 template <class F>
 void AttachedClient::attempt(const char* what, F&& step) noexcept {
     try {
@@ -92,7 +92,7 @@ template <class Body>
 void AttachedClient::reply(ReplyNode&& node, std::uint64_t id, const typename Body::Answered& body,
                            std::vector<UniqueFd> descriptors) noexcept {
     using Answered = typename Body::Answered;
-    // Padding between members would send leftover bytes of the daemon's memory.
+    // Padding between members would send leftover bytes of the daemon's memory to the process.
     static_assert(std::has_unique_object_representations_v<Answered> || std::is_same_v<Answered, QpInfo>);
     const wire::Answer<Answered> answered{{.kind = Body::kKind, .id = id}, {}, body};
     static_assert(sizeof(answered) == sizeof(wire::Header) + sizeof(wire::Outcome) + sizeof(Answered));
@@ -160,8 +160,8 @@ bool AttachedClient::answer(const wire::Packet& packet, Handed& handed) {
             }
         }
     } catch (const std::exception& error) {
-        // Gives the memory back before the process learns of the refusal: the process's next request may need these
-        // bytes.
+        // Gives the memory back before the process learns of the refusal, because the process's next request may need
+        // these bytes of its limit.
         handed = {};
         refuse<Body>(std::move(node), id, error);
     }

@@ -13,7 +13,8 @@ namespace pollcore {
 template <class Body>
 typename Body::Answered AttachedState::ask(const Body& body, std::span<const int> descriptors,
                                            std::vector<UniqueFd>* back) {
-    // A request has no padding at its end, because every other program with this protocol would have to know about it.
+    // A request has no padding at its end. Otherwise every other program that implements the protocol would have to
+    // send the padding, too.
     static_assert(wire::Plain<Body> && sizeof(wire::Request<Body>) == sizeof(wire::Header) + sizeof(Body));
     const std::uint64_t id = next_id();
     const wire::Request<Body> request{{.kind = Body::kKind, .id = id}, body};

@@ -1,4 +1,4 @@
-// The daemon's side of attaching: Connections, with its own threads, and Clients, on the control thread.
+// The daemon's side of attaching. Connections works on its own threads, and Clients on the control thread.
 #include "pollcore/attach_server.hpp"
 
 #include "attach/clients.hpp"

@@ -1,6 +1,6 @@
 // The daemon's side of one attached process: its messages, and requests that wait for something, such as a connection.
-// Other requests are in other files: attached_requests.cc has those that are answered at once, attached_errands.cc
-// those that may take long in the kernel, and attached_ends.cc those that end an object.
+// Other requests are in other files. They are answered at once (attached_requests.cc), may take long in the kernel
+// (attached_errands.cc), or end an object (attached_ends.cc).
 #include "attach/attached_client.hpp"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How soon turn() looks again at a request that waits for a worker or for the network.
+// After this time, turn() checks again a request that waits for a worker or for the network.
 constexpr auto kSoon = 200us;
 
 // The largest number of connection requests that one process may hold unanswered.

@@ -2,7 +2,7 @@
 // the process.
 //
 // The process's messages are hostile. Each object that a message names must belong to the process, and the code that
-// makes an object checks its sizes. Only the destructor and runtime_stops() wait. Any other function returns at once,
+// makes an object checks its sizes. Only the destructor and runtime_stops() wait. All other functions return at once,
 // and turn() continues requests that take time.
 //
 // Thread safety: only the control thread uses an AttachedClient.
@@ -43,10 +43,11 @@ public:
         std::function<void(std::function<void()>)> elsewhere;
     };
 
-    /// Calls `ways` on the control thread. `net_raw`: see Peer. Throws Error if memory is short.
+    /// The functions of `ways` are called on the control thread. `net_raw` is Peer::net_raw. Throws Error if memory is
+    /// short.
     AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, bool net_raw,
                    std::shared_ptr<Account> account, Ways ways);
-    /// Ends all remaining objects at once. Waits for the errand that is under way.
+    /// Ends all remaining objects at once. Waits for the Errand that is under way.
     ~AttachedClient();
     AttachedClient(const AttachedClient&) = delete;
     AttachedClient& operator=(const AttachedClient&) = delete;
@@ -56,7 +57,7 @@ public:
     enum class Taken {
         yes,
         not_ours,       ///< the packet is no message of this library
-        other_version,  ///< the packet has another version of the protocol, and its sender was told so
+        other_version,  ///< the packet has another version of the protocol; the process was told so
     };
     /// Takes a packet of the process, and answers it now or later. If the result is not Taken::yes, the caller evicts
     /// the process.
@@ -67,21 +68,22 @@ public:
     /// Continues requests that take time. Ends at most `left` objects, and subtracts their number from `left`. Returns
     /// the time by which the next call is due.
     [[nodiscard]] Clock::time_point turn(int& left);
-    /// Logs which requests of the process, and which of its submissions, were refused since the last call. Logs nothing
-    /// if there are none. The process's own session should have refused these submissions.
+    /// Logs how many requests of the process were refused since the last call, and how many submissions its workers
+    /// refused. Logs nothing if there are none. The process's own session should have refused these submissions.
     void log_refusals();
     /// Sends an event to the process. Leaves out events of a worker, and events of another process's objects.
     void tell(const Event& event);
     [[nodiscard]] bool has_session(std::uint32_t id) const noexcept { return sessions_.contains(id); }
 
     /// Begins to end all objects of the process. The turns that follow do the work. Queue pairs have `drain` to be
-    /// flushed. `abandoned`: no thread reads the process's rings any more.
+    /// flushed. `abandoned` says that no thread reads the process's rings any more.
     void end(std::chrono::milliseconds drain, bool abandoned) noexcept;
-    /// Call this when the process is gone: no thread reads its rings any more. It may have begun to detach before.
+    /// Call this when the process is gone, so that no thread reads its rings any more. The process may already have
+    /// begun to detach.
     void abandon() noexcept { abandoned_ = true; }
     [[nodiscard]] bool ending() const noexcept { return ending_; }
     [[nodiscard]] bool ended() const noexcept { return ended_; }
-    /// Valid after ended() is true. Whether all work requests in flight were flushed in time.
+    /// Whether all work requests in flight were flushed in time. Valid only if ended() is true.
     [[nodiscard]] bool whole() const noexcept { return whole_; }
     /// Cancels all errands of the process. An errand that has not begun fails with ESHUTDOWN.
     void cancel_errands() noexcept;
@@ -89,8 +91,8 @@ public:
     void runtime_stops() noexcept;
 
 private:
-    // How often turn() is due while requests only wait for a peer or another process. A change of a connection causes a
-    // turn at once.
+    // turn() is due this often while requests only wait for a peer or another process. If a connection changes, a turn
+    // is due at once.
     static constexpr std::chrono::seconds kSeldom{1};
 
     // A request that takes time. turn() calls over() until over() returns true. The next turn for it is due at `next`.
@@ -110,9 +112,10 @@ private:
     // under way, and the others wait. An errand has three steps.
     struct Errand {
         PdId pd = 0;  // the protection domain that the errand needs; 0: none
-        // The first step, on the control thread. Each turn calls `ready` until it returns true. Null: ready at once.
+        // The first step, on the control thread. Each turn calls `ready` until it returns true. A null `ready` counts
+        // as true.
         std::function<bool()> ready;
-        // The second step, on the daemon's thread for this process. Null: there is nothing to do on that thread.
+        // The second step, on the daemon's thread for this process. Null if there is nothing to do on that thread.
         std::function<void()> carry_out;
         // The last step, on the control thread. `failure` is the exception of `ready` or `carry_out`. `conclude` owns
         // the objects that `carry_out` has made, and gives them back.
@@ -149,13 +152,13 @@ private:
     using Windows = std::map<MwHandle, OwnObject>;
     using Ahs = std::map<AhHandle, OwnObject>;
     using Attempts = std::set<ConnectionKey>;
-    // A memory region that is being ended. Work requests may still name the region. The process cannot use the region
-    // any more. If ending the region fails, the process gets it back.
+    // A memory region that is being ended. Work requests may still name the region, but the process cannot use it for
+    // new requests to the daemon. If ending the region fails, the process gets it back.
     struct EndingRegion {
         Regions::node_type own;
         UseSearch search;
         bool unused = false;           // no work request names the region
-        std::optional<RegionEnd> end;  // valid if `unused` is true; nothing: the region has ended with the runtime
+        std::optional<RegionEnd> end;  // set once `unused` is true; empty if the region ended with the runtime
         int error = ECANCELED;         // the result of RegionEnd::carry_out()
     };
     struct EndingAh {
@@ -167,7 +170,7 @@ private:
     struct Retirements {
         Clock::time_point deadline;
         std::deque<QpHandle> waiting;
-        std::vector<QpHandle> under_way;  // has room for all that may be under way at one time
+        std::vector<QpHandle> under_way;  // its capacity suffices, so adding does not allocate
         bool whole = true;                // all queue pairs so far were flushed in time
     };
     // A request to detach, which is answered after the last object has ended.

@@ -60,7 +60,8 @@ void AttachedClient::begin(std::uint64_t id, const wire::ResetQp& asked) {
     own.busy = true;
 }
 
-// Begins to retire the queue pair if that was not begun yet. Returns what is_drained() returns.
+// Begins to retire the queue pair, if this has not begun yet: moves it to error, so that its work requests are flushed.
+// Returns the result of is_drained().
 std::optional<bool> AttachedClient::retire(QpHandle handle, Clock::time_point deadline) {
     OwnQp& own = qps_.at(handle);
     if (!own.retirement) {
@@ -77,9 +78,8 @@ std::optional<bool> AttachedClient::retire(QpHandle handle, Clock::time_point de
     return is_drained(handle);
 }
 
-// Returns nothing while the queue pair is still being drained, or if this turn must not end more objects. Otherwise
-// returns whether the queue pair was flushed in time. The queue pair is not busy any more then, and the caller ends or
-// restarts it.
+// Returns nothing while the queue pair is being drained, or if this turn must not end more objects. Otherwise returns
+// whether the queue pair was flushed in time. The caller then ends or restarts the queue pair.
 std::optional<bool> AttachedClient::is_drained(QpHandle handle) noexcept {
     OwnQp& own = qps_.at(handle);
     if (left_in_turn_ <= 0) {
@@ -118,7 +118,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseSession& asked) {
             if (!ends) {
                 const std::vector<QpHandle> its = qps_of(session);
                 if (std::any_of(its.begin(), its.end(), [&](QpHandle handle) { return qps_.at(handle).busy; })) {
-                    return std::nullopt;  // waits until this queue pair is closed or reset
+                    return std::nullopt;  // waits until the busy queue pair is closed or reset
                 }
                 closing_.insert(session);  // from now on, no object is made for this session
                 ends = begin_retiring(its, runtime_.platform->now() + runtime_.config.drain_timeout);
@@ -212,7 +212,7 @@ void AttachedClient::end(std::chrono::milliseconds drain, bool abandoned) noexce
     ending_ = true;
     abandoned_ = abandoned;
     drained_by_ = runtime_.platform->now() + drain;
-    later_.clear();  // the process either does not wait for these any more, or learns that the attachment has ended
+    later_.clear();  // a process that still waits for these requests learns that the attachment has ended
     for (const ConnectionKey& key : std::exchange(attempts_, {})) {
         runtime_.drop_attempt_here(key);
     }
@@ -322,7 +322,7 @@ bool AttachedClient::close_some() noexcept {
 // Closes sessions. A worker releases a session in its own time, so this may take several turns.
 void AttachedClient::close_some_sessions() noexcept {
     for (auto session = sessions_.begin(); left_in_turn_ > 0 && session != sessions_.end(); --left_in_turn_) {
-        bool closed = true;  // also if closing the session has failed for good
+        bool closed = true;  // also true if the session cannot be closed at all
         try {
             runtime_.begin_closing_session_here(session->first, runtime_.platform->now(), abandoned_);
             closed = runtime_.session_closed_here(session->first);

@@ -101,7 +101,8 @@ void AttachedClient::conclude_errands() noexcept {
         const std::shared_ptr<Errand> errand = std::move(errands_.front());
         errands_.pop_front();
         attempt("what it had asked for", [&] {
-            // The daemon's thread for the process may still hold the errand. So this drops what the errand owns.
+            // The daemon's thread for the process may still own a pointer to the errand. So everything that the errand
+            // owns is destroyed here.
             (void)std::exchange(errand->ready, nullptr);
             (void)std::exchange(errand->carry_out, nullptr);
             std::exchange(errand->conclude, nullptr)(std::exchange(errand->failure, nullptr));
@@ -229,7 +230,8 @@ void AttachedClient::conclude(EndingRegion& ending, const std::exception_ptr& fa
         regions_.insert(std::move(ending.own));
         throw;
     }
-    // Gives the memory back before the process learns of the end: the process's next request may need these bytes.
+    // Gives the memory back before the process learns of the end, because the process's next request may need these
+    // bytes of its limit.
     ending.own = {};
 }
 

@@ -22,8 +22,8 @@
 namespace pollcore {
 namespace {
 
-// A Q_Key with this bit set needs a privilege if it is the Q_Key of a queue pair (IBTA 10.2.5). In a work request, the
-// bit means the queue pair's own Q_Key, and needs no check.
+// Only a privileged process may give a queue pair a Q_Key with this bit set (IBTA 10.2.5). In a work request, the bit
+// selects the queue pair's own Q_Key, so it needs no check there.
 constexpr std::uint32_t kPrivilegedQkey = 1U << 31;
 
 template <class Counters>

@@ -165,7 +165,7 @@ wire::Packet AttachedState::exchange(std::uint64_t id, std::span<const std::byte
 
 void AttachedState::read_answers() noexcept {
     pthread_setname_np(pthread_self(), "pollcore-attach");
-    // A thread inherits the affinity of the thread that makes it, which may be pinned to one CPU.
+    // A thread inherits the CPU affinity of the thread that starts it. That thread may be pinned to one CPU.
     cpu_set_t anywhere;
     CPU_ZERO(&anywhere);
     for (std::size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
@@ -188,7 +188,7 @@ void AttachedState::read_answers() noexcept {
         if (fds[0].revents != 0) {
             (void)drain_event(wake_.get());
         }
-        // Takes all messages that the daemon has sent before bury() handles the daemon's end.
+        // First takes all messages that the daemon has sent. After that, bury() handles the daemon's end.
         while (listening) {
             try {
                 wire::Packet packet;
@@ -246,8 +246,8 @@ void AttachedState::lose() noexcept {
     changed_.notify_all();
 }
 
-// The daemon is gone, and the kernel has destroyed its queue pairs (H2). So all work requests in flight end here. A
-// session that the daemon had closed already has all its completions.
+// The daemon is gone, and the kernel has destroyed its queue pairs (H2). So all work requests in flight end here.
+// Sessions that are closed already stay as they are, because they have all their completions.
 void AttachedState::bury() noexcept {
     lose();
     {
@@ -258,7 +258,7 @@ void AttachedState::bury() noexcept {
             std::uint32_t open = 0;
             (void)header->closed.compare_exchange_strong(open, SessionHeader::kDaemonGone, std::memory_order_acq_rel);
             if (session.bell.valid()) {
-                // The daemon's socket of the bell is closed, so this process's socket stays readable for good.
+                // The daemon's socket of the bell is closed, so from now on this process's socket is always readable.
                 (void)header->application_sleep.take();
             }
         }

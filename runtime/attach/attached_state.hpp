@@ -1,4 +1,5 @@
-// The attached process's side of attaching: a ControlSide that asks the daemon over a socket.
+// The attached process's side of attaching: a ControlSide (session/control_side.hpp) that asks the daemon over a
+// socket.
 //
 // Thread safety: any thread may call all functions. Each call waits for the answer to its own request. A reader thread
 // receives all answers.
@@ -109,8 +110,8 @@ private:
     template <class Body>
     typename Body::Answered ask(const Body& body, std::span<const int> descriptors = {},
                                 std::vector<UniqueFd>* back = nullptr);
-    /// Like ask(), for requests that end an object, but logs a failure. Logs nothing if the daemon is gone, because the
-    /// object has ended with the daemon.
+    /// For requests that end an object. Like ask(), but logs a failure and does not throw. Logs nothing if the daemon
+    /// is gone, because the object has ended with the daemon.
     template <class Body>
     void tell(const Body& body) noexcept;
     [[nodiscard]] wire::Packet exchange(std::uint64_t id, std::span<const std::byte> packet,

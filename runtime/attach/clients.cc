@@ -18,12 +18,12 @@ using namespace std::chrono_literals;
 // The time to drain a process that has died or was evicted. Work requests that a device has not flushed by then are cut
 // short.
 constexpr auto kEndWithin = 500ms;
-// The extra time when all processes are told to end. It is for objects that wait for a worker inside a provider's call.
+// stop() waits for this extra time, because an object may have to wait for a worker inside a provider's call.
 constexpr auto kStopWithin = 2s;
 // The shortest time between two log lines about the refusals of one process.
 constexpr auto kLinesEvery = 1s;
 
-// When to try again if a job could not be posted.
+// If a job could not be posted, the next attempt is made after this time.
 constexpr auto kAgain = 1ms;
 
 }  // namespace
@@ -34,7 +34,7 @@ Clients::Clients(RuntimeState& runtime, Connections& connections) : runtime_(run
 
 Clients::~Clients() {
     closing_.store(true, std::memory_order_release);
-    // Waits for the jobs that were posted before. The last of these jobs may post another one. That job runs before the
+    // Waits for the jobs that were posted before. The last of these jobs may post one more job, which runs before the
     // next call().
     runtime_.call([] {});
     runtime_.call([this] {
@@ -52,8 +52,8 @@ void Clients::hear(Heard&& heard) {
     look();
 }
 
-// Posts one job at a time. The job runs after the jobs that the program's own threads have posted before, so attached
-// processes do not delay these threads.
+// At most one job is posted at a time. It runs after all jobs that the program's own threads have posted before, so
+// attached processes do not delay these threads.
 void Clients::look() noexcept {
     if (closing_.load(std::memory_order_acquire) || posted_.exchange(true, std::memory_order_acq_rel)) {
         return;
@@ -75,7 +75,7 @@ bool Clients::stop(std::chrono::milliseconds drain) {
             end(number, kEndWithin, false, "was told to end");
         }
     });
-    // A process that began to detach late has the whole drain time from that moment.
+    // A process that began to detach late has the full drain time from that moment on.
     await_all_gone(std::max(kEndWithin, runtime_.config.drain_timeout) + kStopWithin);
     if (const std::uint32_t left = counts().now; left != 0) {
         log_error("attach: {} processes do not end; is a worker stuck inside a provider's call?", left);
@@ -132,7 +132,7 @@ void Clients::runtime_stops() {
 }
 
 void Clients::work() {
-    // Its destructor looks at the remaining entries later, even if a call below throws.
+    // The destructor of Next schedules the next look at the inbox, even if a call below throws.
     struct Next {
         Clients& clients;
         Clock::time_point when;

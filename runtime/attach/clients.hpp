@@ -1,5 +1,6 @@
 // All attached processes, as the control thread knows them. Clients handles the processes' messages in turn, continues
-// their requests that take time, ends processes, and logs which processes attach and detach.
+// their requests that take time, and logs which processes attach and detach. It also ends processes: that is, it ends
+// their objects and their attachment.
 //
 // Thread safety: see each section.
 #pragma once
@@ -27,7 +28,7 @@ public:
     using Clock = std::chrono::steady_clock;
 
     Clients(RuntimeState& runtime, Connections& connections);
-    /// Ends all remaining processes at once, and does not tell them.
+    /// Ends all remaining processes at once, without notifying them.
     ~Clients() override;
     Clients(const Clients&) = delete;
     Clients& operator=(const Clients&) = delete;
@@ -36,7 +37,7 @@ public:
     void hear(Heard&& heard);
     void look() noexcept;
     /// Tells all processes to end, and waits until they have detached, for `drain` at most. Then ends the remaining
-    /// processes. False: work of a process was cut short, or a process does not end.
+    /// processes. Returns false if work of a process was cut short, or if a process does not end.
     bool stop(std::chrono::milliseconds drain);
     [[nodiscard]] AttachCounts counts() const;
 
@@ -52,7 +53,7 @@ private:
         std::unique_ptr<AttachedClient> attached;
         Clock::time_point look_at{};  // the time by which this process's next turn is due
         Clock::time_point end_began{};
-        std::string why;  // why the process ends; empty: it detaches
+        std::string why;  // why the process ends; empty if it detaches
     };
 
     void await_all_gone(std::chrono::milliseconds within) const;
@@ -85,7 +86,8 @@ private:
     std::map<std::uint32_t, Client> clients_;
     std::uint32_t ended_most_ = 0;  // the next round of turns begins after the process with this number
     Clock::time_point next_lines_{};
-    // A process may attach and detach often, so lines about this have a budget. Lines about evictions have another one.
+    // A process may attach and detach often, so lines about this have a budget. Lines about evictions have their own
+    // budget.
     LineBudget comings_{50};
     LineBudget evictions_{10};
 };

@@ -130,7 +130,7 @@ void Connection::run() noexcept {
             try {
                 ways_.over(number_, how);
             } catch (...) {
-                // The loop's thread watches the process, too, so it will notice the process's end.
+                // The thread of Connections watches the process, too, so it will notice the process's end.
             }
         }
         socket = socket_.release();
@@ -225,7 +225,7 @@ bool Connection::read_one() {
 }
 
 // Runs before other threads learn of the message, because sealing the memory may wait for a process that holds the
-// file.
+// file's lock.
 Handed Connection::map_what_came(wire::Packet& packet) const {
     const std::uint64_t bytes = memory_coming(packet);
     if (bytes == 0 || packet.descriptors.size() != 1) {

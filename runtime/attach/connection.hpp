@@ -25,7 +25,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
 public:
     /// The connection's thread calls these functions, until leave().
     struct Ways {
-        /// Called at the first message. False: the process may not attach, and was told why.
+        /// Called at the first message. Returns false if the process may not attach. The function has then told the
+        /// process why.
         std::function<bool(int socket)> may_come;
         std::function<void(Heard&&)> hear;
         std::function<void(const std::string&)> note;  ///< writes a line to the log
@@ -34,7 +35,7 @@ public:
     };
 
     /// `living` counts the connections that exist. A connection whose thread waits may outlive the Connections object
-    /// that has made it. `net_raw`: see Peer.
+    /// that has made it. `net_raw` is Peer::net_raw.
     Connection(std::uint32_t number, ForeignFd socket, std::string who, bool net_raw, std::shared_ptr<Account> account,
                Ways ways, std::shared_ptr<std::atomic<int>> living);
     ~Connection();

@@ -28,7 +28,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long a new connection may take to send its first message.
+// A new connection must send its first message within this time.
 constexpr auto kHelloWithin = 2s;
 // The largest number of connections without a first message: of all users together, and of one user.
 constexpr std::size_t kStrangersMax = 128;
@@ -47,14 +47,14 @@ int wait_for_events(int epoll, std::span<epoll_event> events, std::chrono::nanos
     return ::epoll_wait(epoll, events.data(), static_cast<int>(events.size()), static_cast<int>(ms));
 }
 
-// How often the loop checks that the socket's file is still there.
+// The loop checks this often that the socket's file is still there.
 constexpr auto kLookEvery = 1s;
 // While more than kUnclosedMax descriptors wait to be closed, each accept waits first, for kCatchUp at most. So a
 // descriptor whose close never returns delays processes that attach, but does not stop them.
 constexpr std::size_t kUnclosedMax = 256;
 constexpr auto kCatchUp = 10ms;
 
-// How long stop() waits for the threads of connections to end.
+// stop() waits this long, at most, for the threads of connections to end.
 constexpr auto kLastAnswersWithin = 1s;
 
 constexpr const char* kStopping = "the daemon is stopping";
@@ -98,8 +98,8 @@ void Connections::stop() noexcept {
         }
         connections_.clear();
     }
-    // Waits while connections send their last answers. A connection's thread that is held up ends later, and calls no
-    // function of Ways any more.
+    // Waits while connections send their last answers. The thread of a connection may be held up. It then ends later,
+    // and calls no function of Ways any more.
     for (const auto until = Clock::now() + kLastAnswersWithin; living_->load() != 0 && Clock::now() < until;) {
         std::this_thread::sleep_for(1ms);
     }
@@ -156,7 +156,8 @@ void Connections::call_at(Clock::time_point when) {
     signal_event(wake_.get());
 }
 
-// Logs a line that a process can cause as often as it likes, even before it is attached.
+// Logs a line that a process can cause even before it is attached. A process can cause any number of such lines, so
+// they have a budget.
 void Connections::note(const std::string& what) {
     const std::lock_guard lock(notes_mutex_);
     if (const std::optional<std::uint64_t> left_out = notes_.take(Clock::now())) {
@@ -229,8 +230,8 @@ std::chrono::nanoseconds Connections::wait_limit() {
     return next <= now ? 0ns : std::min<std::chrono::nanoseconds>(next - now, any_strangers_ ? 100ms : 1000ms);
 }
 
-// Checks whether the socket's file still exists. A program that clears old files may remove it, and then no process
-// finds the daemon.
+// Checks whether the socket's file still exists. A program that clears old files may remove the file, and then no
+// process finds the daemon.
 void Connections::look_at_path() {
     const auto now = Clock::now();
     if (now < next_look_ || closed_.load(std::memory_order_acquire)) {

@@ -44,7 +44,7 @@ public:
         std::function<void()> due;
         std::function<std::size_t()> attached;  ///< how many processes are attached or being taken down
     };
-    /// `queue_pairs`: the largest number of queue pairs of the whole runtime. Throws Error.
+    /// `queue_pairs` is the largest number of queue pairs in the runtime. Throws Error.
     Connections(const AttachConfig& config, std::uint32_t queue_pairs, Ways ways);
     ~Connections();
     Connections(const Connections&) = delete;
@@ -65,7 +65,7 @@ public:
     void send(std::uint32_t number, ReplyNode&& node) noexcept;
     /// Ends a connection after all messages that were passed to send() are sent.
     void hang_up(std::uint32_t number);
-    /// Has Ways::due called at `when`, or earlier.
+    /// Ways::due will be called at `when`, or earlier.
     void call_at(Clock::time_point when);
     /// The heartbeat of the thread that accepts connections and watches processes (D33).
     [[nodiscard]] const Heartbeat& heartbeat() const noexcept { return heartbeat_; }
@@ -88,7 +88,7 @@ private:
     void loop() noexcept;
     void one_turn();
     [[nodiscard]] std::chrono::nanoseconds wait_limit();
-    /// Accepts a few connections. False: no other process waits, or no descriptor is left.
+    /// Accepts a few connections. Returns false if no other process waits, or if no descriptor is left.
     bool accept_some();
     void look_at_path();
     void listen_anew();

@@ -41,9 +41,9 @@ std::uint32_t number_of(AccountKind kind, const std::string& name) {
     return std::get<std::uint32_t>(number);
 }
 
-// The owner of /proc/PID/status is the effective user of the process. But the owner is root if the program got rights
-// from its file (proc(5)). The process may have started such a program after it connected, and left the socket to
-// another process.
+// The owner of /proc/PID/status is the effective user of the process, or root if the process got rights from the file
+// of its program (proc(5)). Such rights must not count: the process may have started this program after it connected,
+// and left the socket to another process.
 bool is_owned_by(const std::string& file, uid_t uid) noexcept {
     struct stat status {};
     return ::stat(file.c_str(), &status) == 0 && status.st_uid == uid;
@@ -73,7 +73,7 @@ bool is_in_our_user_namespace(pid_t pid) {
            ::stat("/proc/self/ns/user", &ours) == 0 && its.st_dev == ours.st_dev && its.st_ino == ours.st_ino;
 }
 
-// While the process lives, its number in /proc belongs to no other process.
+// While the process lives, no other process has its number in /proc.
 bool lives(int pidfd) noexcept {
     pollfd ended{.fd = pidfd, .events = POLLIN, .revents = 0};
     return ::poll(&ended, 1, 0) == 0;

@@ -21,13 +21,13 @@ struct Peer {
     /// see the peer's capabilities or namespace.
     bool net_raw = false;
 
-    /// Such as `pid 123 "name", uid 0`. The process has chosen this name itself (prctl(2), PR_SET_NAME), so printable()
+    /// Such as `pid 123 "name", uid 0`. The process chooses this name itself (prctl(2), PR_SET_NAME), so printable()
     /// quotes the name.
     [[nodiscard]] std::string describe() const;
 };
 
-/// The process that connected `socket`. The process, its user and its groups are those that the kernel noted when the
-/// socket was connected. Throws Error if the process has ended since then.
+/// Returns the process that connected `socket`, with the user and the groups that it had when it connected. Throws
+/// Error if the process has ended.
 [[nodiscard]] Peer peer_of(int socket);
 
 /// The users and groups of AttachConfig, as numbers.

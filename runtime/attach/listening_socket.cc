@@ -71,7 +71,7 @@ ListeningSocket::ListeningSocket(const SocketPlace& place)
         throw fail(errno, "was removed while it was made");
     }
     file_ = SocketFile::of(*made);
-    const int no = 0;  // unattached processes cannot pass descriptors, if the kernel can refuse these
+    const int no = 0;  // the kernel refuses descriptors of unattached processes, if it can
     (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_PASSRIGHTS, &no, sizeof(no));
     try {
         // Sets the mode before lchown(): a process that may give a file to another user may not change its mode after

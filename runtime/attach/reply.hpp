@@ -15,7 +15,7 @@ struct Reply {
     std::vector<std::byte> bytes;
     std::vector<UniqueFd> descriptors;  ///< sent along with the message
 
-    /// False: the message is an event, and answers no request.
+    /// Returns false if the message is an event, which answers no request.
     [[nodiscard]] bool is_answer() const noexcept {
         wire::Header header;
         std::memcpy(&header, bytes.data(), sizeof(header));

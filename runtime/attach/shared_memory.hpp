@@ -2,8 +2,8 @@
 //
 // The attaching process makes the memfd, maps it and touches its pages, so that the pages count against the limits of
 // this process. The daemon maps the memfd, and then seals it. After that, no process can take pages out of the memfd,
-// or map it for writing again. Existing mappings stay. Sealing only the size would not be enough: if one process
-// punches a hole into a page, a process that reads the page is killed (H9).
+// or map it for writing again. Existing mappings stay. Sealing only the size would not be enough: a process could still
+// punch a hole into the file, and then another process that reads there may be killed (H9).
 #pragma once
 
 #include <cstddef>

@@ -23,19 +23,19 @@ struct SocketFile {
     bool operator==(const SocketFile&) const = default;
 };
 
-/// Throws Error(ENAMETOOLONG).
+/// Throws Error(ENAMETOOLONG) if `path` is empty or too long.
 [[nodiscard]] sockaddr_un socket_address(const std::filesystem::path& path);
 
 /// The status of the file `path`. Does not follow a link (lstat(2)). Returns nothing, and sets errno, if the file
 /// cannot be seen or does not exist (ENOENT).
 [[nodiscard]] std::optional<struct stat> look_at(const std::filesystem::path& path) noexcept;
 
-/// Throws Error(EADDRINUSE), unless an attempt to connect proves that no socket is bound to the file any more. A
-/// process that listens there does not notice the attempt.
+/// Tries to connect to the file. Throws Error(EADDRINUSE) if this does not prove that no socket is bound to the file
+/// any more. A process that listens there does not notice the attempt.
 void require_dead(const std::filesystem::path& path);
 
-/// Removes `path` if it names `file`. False: `path` names another file, and stays. Throws Error if `path` cannot be
-/// removed.
+/// Removes `path` if it names `file`. Returns false if `path` names another file, which stays. Throws Error if `path`
+/// cannot be removed.
 bool remove_only(const std::filesystem::path& path, const SocketFile& file);
 
 }  // namespace pollcore

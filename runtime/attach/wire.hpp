@@ -120,7 +120,8 @@ struct Attached {
 };
 struct Attach {
     static constexpr Kind kKind = Kind::attach;
-    /// Comes with the daemon's pidfd, and with a read-only memfd with the counters of receive pools.
+    /// The answer comes with the daemon's pidfd, and with a read-only memfd that contains the counters of receive
+    /// pools.
     using Answered = Attached;
     NameText name;  ///< the name that the process gives itself, for the log
 };
@@ -141,10 +142,10 @@ struct SessionOpened {
     std::uint32_t worker_sleeps = 0;
     std::uint32_t reserved = 0;
 };
-/// Comes with a memfd of SessionLayout::bytes() bytes.
+/// The request comes with a memfd of SessionLayout::bytes() bytes.
 struct OpenSession {
     static constexpr Kind kKind = Kind::open_session;
-    /// Comes with an eventfd if the worker sleeps, and with a socket if `events` is set.
+    /// The answer comes with an eventfd if the worker sleeps, and with a socket if `events` is set.
     using Answered = SessionOpened;
     NameText worker;
     std::uint64_t bytes = 0;

@@ -10,8 +10,8 @@ namespace pollcore {
 
 inline constexpr rlim_t kDescriptorsReserved = 32;
 
-/// Whether `fd`, which was opened for another process, is one of the last descriptors that this process may have. The
-/// kernel always gives the lowest free number (open(2)). If true, the caller closes `fd` and refuses the other
+/// Returns true if `fd`, which was opened for another process, is one of the last descriptors that this process may
+/// have. (The kernel always gives the lowest free number, open(2).) Then the caller closes `fd` and refuses the other
 /// process's request with EMFILE.
 [[nodiscard]] inline bool is_reserved(int fd) noexcept {
     rlimit limit{};

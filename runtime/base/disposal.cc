@@ -16,7 +16,7 @@
 namespace pollcore {
 namespace {
 
-// How long an idle thread waits for another job before it ends.
+// An idle thread waits this long for another job before it ends.
 constexpr std::chrono::seconds kIdle{1};
 
 // The jobs of this process and their threads. This object is never destroyed, because a job that does not return may

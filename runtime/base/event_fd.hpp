@@ -36,12 +36,12 @@ inline void signal_event(int fd) noexcept {
 //
 // A worker wakes an application over a pair of sockets. The worker only sends to its own end of the pair. An eventfd
 // would not do: the application could clear O_NONBLOCK and fill the eventfd, and the worker's write would block.
-// Nothing can be sent to the worker's end (make_bell_sockets()), because a message could bring a descriptor, and
-// closing that descriptor may wait for as long as the application likes.
+// Nothing can be sent to the worker's end (make_bell_sockets()). A message could bring a descriptor, and closing that
+// descriptor may wait for as long as the application likes.
 //
 // An application wakes a worker by an eventfd. The worker neither reads nor writes this eventfd. It has the eventfd in
-// an epoll(7) instance that reports each write once (EPOLLET). A pipe would not do: a process that writes to a pipe
-// from memory whose pages do not arrive holds the pipe's mutex, and a reader of the pipe waits for this mutex.
+// an epoll(7) instance that reports each write once (EPOLLET). A pipe would not do: a process can write to a pipe from
+// memory whose pages never arrive. Then it holds the pipe's mutex, and a reader of the pipe waits for this mutex.
 
 struct BellSockets {
     UniqueFd own;    ///< the worker's end, which only sends
@@ -80,13 +80,14 @@ inline void watch_visitor(int epoll, int fd) {
         throw Error(errno, "a session of another process cannot wake its worker");
     }
 }
-/// Whether an eventfd in `epoll` was written since the last call. One call takes the events of up to 16 eventfds.
+/// Returns true if an eventfd in `epoll` was written since the last call. One call takes the events of up to 16
+/// eventfds.
 inline bool visitor_came(int epoll) noexcept {
     epoll_event events[16];
     return ::epoll_wait(epoll, events, 16, 0) > 0;
 }
 
-/// Empties the eventfd. False: it was empty, because no thread had signaled it.
+/// Empties the eventfd. Returns false if it was empty, because no thread had signaled it.
 inline bool drain_event(int fd) noexcept {
     std::uint64_t count = 0;
     return ::read(fd, &count, sizeof(count)) == sizeof(count);

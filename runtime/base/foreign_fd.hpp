@@ -14,11 +14,11 @@
 
 namespace pollcore {
 
-/// What closing does with unread messages.
+/// The treatment of unread messages when a descriptor is closed.
 enum class Unread {
-    /// Nothing. Use it for a descriptor that is no socket of this library.
+    /// Closing ignores them. Use this for a descriptor that is no socket of this library.
     left,
-    /// Closing takes the descriptors out of the socket's queue and closes them, so that none of them lingers. Use it
+    /// Closing takes the descriptors out of the socket's queue and closes them, so that none of them lingers. Use this
     /// for the only descriptor of a socket of this library.
     taken,
 };

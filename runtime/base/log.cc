@@ -73,8 +73,8 @@ void append_timestamp(fmt::memory_buffer& line, std::chrono::system_clock::time_
                    utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec, micros);
 }
 
-// True: the whole line was written. A line is at most PIPE_BUF bytes, so write(2) writes it whole, except in cases such
-// as a full disk. A line that was written in part counts as lost.
+// Returns true if the complete line was written. A line has at most PIPE_BUF bytes, so write(2) writes all of it,
+// except in cases such as a full disk. A line that was written in part counts as lost.
 bool write_once(int fd, std::string_view line) noexcept {
     for (;;) {
         const ssize_t written = ::write(fd, line.data(), line.size());

@@ -4,8 +4,8 @@
 // several threads and processes never mix. A longer line is cut and ends in "...".
 //
 // While a LogWriter exists (log_writer.hpp), its thread writes the lines, and a thread that logs does not wait. Without
-// a LogWriter, a thread that logs waits while nobody reads the output. The hot path never logs: a line is formatted,
-// and takes a reading of the clock and a system call.
+// a LogWriter, a thread that logs waits while nobody reads the output. The hot path never logs, because each line costs
+// formatting, a reading of the clock and a system call.
 //
 // To a terminal, file or pipe:
 //   2024-02-29T12:00:00.000001Z warning: text
@@ -46,7 +46,8 @@ enum class Format { plain, journal };
 [[nodiscard]] bool wanted(LogLevel level) noexcept;
 void write_line(LogLevel level, fmt::string_view format, fmt::format_args args) noexcept;
 
-/// Whether `fd` is the stream of the journal. `journal_stream` names this stream as "DEVICE:INODE"; null: no journal.
+/// Finds out whether `fd` is the stream of the journal. `journal_stream` names this stream as "DEVICE:INODE". Null
+/// means that there is no journal.
 [[nodiscard]] Format detect_format(int fd, const char* journal_stream) noexcept;
 /// The line with its prefix and newline. Control characters in `text` are escaped, so that a line stays one line.
 [[nodiscard]] std::string make_line(Format format, LogLevel level, std::chrono::system_clock::time_point time,
@@ -54,7 +55,7 @@ void write_line(LogLevel level, fmt::string_view format, fmt::format_args args) 
 
 // For the LogWriter's thread.
 [[nodiscard]] int output_fd() noexcept;
-/// Writes a whole line by one write(2). False: the write failed, and the line counts as lost.
+/// Writes a line by one write(2). If this fails, counts the line as lost and returns false.
 bool write_now(std::string_view line) noexcept;
 /// Counts `lines` lost lines. Call report_lost() for these lines when all lines logged before them are written. The log
 /// reports the loss after that call.
@@ -88,7 +89,7 @@ template <class... Args>
 void log_info(fmt::format_string<Args...> format, Args&&... args) noexcept {
     log_detail::log(LogLevel::info, format, std::forward<Args>(args)...);
 }
-/// For facts that only a developer wants to know.
+/// For facts that only a developer needs.
 template <class... Args>
 void log_debug(fmt::format_string<Args...> format, Args&&... args) noexcept {
     log_detail::log(LogLevel::debug, format, std::forward<Args>(args)...);

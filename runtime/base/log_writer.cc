@@ -41,7 +41,7 @@ private:
         std::uint64_t lost_before = 0;  // lines lost between the previous line and this one
     };
 
-    // How long the thread takes at most to notice discard(), unless it is inside write(2).
+    // The thread notices discard() within this time, unless it is inside write(2).
     static constexpr std::chrono::milliseconds kGiveUpWithin{100};
 
     void loop();
@@ -174,8 +174,8 @@ void LogQueue::write(const std::string& line, std::uint64_t discards) noexcept {
     }
 }
 
-// Waits for room in the output. False: discard() was called, and the line must not be written any more. True: there is
-// room, so write(2) waits only if another process takes this room before.
+// Waits for room in the output. Returns false if discard() was called; then the line must not be written. Otherwise
+// there is room, and write(2) waits only if another process takes this room first.
 bool LogQueue::await_room(std::uint64_t discards) noexcept {
     for (;;) {
         {

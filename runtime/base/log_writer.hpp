@@ -29,7 +29,8 @@ public:
     /// Limits of the queue of lines that wait to be written.
     static constexpr std::size_t kLinesMax = 1024;
     static constexpr std::size_t kBytesMax = std::size_t{1} << 20;
-    /// How long the destructor of the last LogWriter, exit(3) and set_log_output() wait for a reader of the output.
+    /// The destructor of the last LogWriter, exit(3) and set_log_output() wait at most this long for a reader of the
+    /// output.
     static constexpr std::chrono::milliseconds kPatience{1000};
 
     /// `settle` gives the thread its name and its CPUs. It runs on the thread before anything else, and must not throw.
@@ -46,13 +47,13 @@ private:
     log_detail::LogQueue& queue_;
 };
 
-/// Waits until the lines logged so far are written or lost. False: `within` has passed, and some lines still wait. Call
-/// this before abort(3) or _exit(2), which lose all waiting lines.
+/// Waits until the lines logged so far are written or lost. Returns false if `within` has passed and some lines still
+/// wait. Call this before abort(3) or _exit(2), which lose all waiting lines.
 bool flush_log(std::chrono::milliseconds within) noexcept;
 
 namespace log_detail {
 
-/// Passes `line` to the LogWriter's thread. False: there is no LogWriter, so the caller writes the line.
+/// Passes `line` to the LogWriter's thread. Returns false if there is no LogWriter; then the caller writes the line.
 [[nodiscard]] bool hand_over(std::string& line);
 
 /// Tells the LogWriter's thread that the log's descriptor has changed.

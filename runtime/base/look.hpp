@@ -1,6 +1,6 @@
-// How a thread looks at a cache line that another CPU is about to write.
+// Ways for a thread to look at a cache line that another CPU is about to write.
 //
-// A look is a load of the line. It takes the line away from the CPU that is about to write it, and that CPU has to
+// A look is a load of the line. The load takes the line away from the CPU that is about to write it. That CPU has to
 // fetch the line back before it can write. So a look that comes too early delays the write that it waits for, by one or
 // two transfers of the line (D16). Looks in quick succession cost more still. A core begins the next look before it has
 // the result of the last one. If the last look found a new value, the core has to do the next look again.
@@ -14,8 +14,8 @@
 namespace pollcore {
 
 /// When this returns, other CPUs can see all stores of this thread, and no later look has begun.
-// Uses mfence, because compilers turn a fence into a locked instruction, after which loads begin early. With that
-// instruction, a hop between far CPUs takes 380 ns, not 290 (D16).
+// Uses mfence, because compilers turn a fence into a locked instruction, after which loads begin early. With a locked
+// instruction, a hop (the way of a request from one CPU to another) takes 380 ns between far CPUs, not 290 (D16).
 [[gnu::always_inline]] inline void settle_stores() noexcept {
 #if defined(__x86_64__)
     asm volatile("mfence" : : : "memory");

@@ -1,5 +1,5 @@
-// A place in a map, which is allocated before the key is known. So a new object is not lost because there is no memory
-// for its entry in the map (D29).
+// Allocates an entry of a map before the key is known. So a new object is not lost for lack of memory for its entry
+// (D29).
 //
 // Thread safety: that of the map.
 #pragma once

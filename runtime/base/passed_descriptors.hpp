@@ -1,4 +1,4 @@
-// Descriptors that came beside a message of a Unix socket (SCM_RIGHTS, unix(7)).
+// Descriptors that came together with a message of a Unix socket (SCM_RIGHTS, unix(7)).
 #pragma once
 
 #include <sys/socket.h>
@@ -8,8 +8,8 @@
 
 namespace pollcore {
 
-/// The largest number of descriptors that one message carries (SCM_MAX_FD of the kernel). If the receiver's buffer has
-/// no room for a descriptor, the kernel closes that descriptor, on the thread that receives.
+/// The largest number of descriptors that one message can bring (SCM_MAX_FD of the kernel). If the receiver's buffer
+/// has no room for a descriptor, the kernel closes that descriptor, on the thread that receives.
 inline constexpr std::size_t kDescriptorsPerMessage = 253;
 
 /// Calls `take` with each descriptor of `message`. Unless recvmsg() returned an error, the descriptors belong to this

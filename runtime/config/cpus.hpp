@@ -15,8 +15,8 @@ struct Cpus {
     std::set<std::uint32_t> allowed;  ///< the CPUs in `online` that this process may run on
     bool waitpkg = false;             ///< the CPUs have TPAUSE and UMWAIT
 
-    /// True: a worker and the threads that it serves share a single CPU. While one of these threads spins, the others
-    /// cannot run.
+    /// Returns true if a worker and the threads that it serves share a single CPU. While one of these threads spins,
+    /// the others cannot run.
     [[nodiscard]] bool one_for_all() const noexcept { return allowed.size() == 1; }
 
     /// Asks the kernel. `allowed` is the cpuset of the process, even if its threads are pinned to fewer CPUs. Throws

@@ -1,4 +1,4 @@
-// From a file or text to a checked Config.
+// Reads a file or text, and returns a checked Config.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t kFileSizeMax = 1u << 20;
 
-// The key as a message shows it in a path: in quotes if TOML requires quotes for this key.
+// Returns the key as a message shows it in a path: in quotes if TOML requires quotes for this key.
 std::string shown_key(std::string_view key) {
     const bool bare = !key.empty() && key.find_first_not_of(
                                           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

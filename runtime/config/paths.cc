@@ -9,7 +9,8 @@
 namespace pollcore::config {
 namespace {
 
-// Any other error may only show that the user of this process has too few rights. The daemon may run as another user.
+// Only these two errors count: any other error may only show that the user of this process has too few rights, and the
+// daemon may run as another user.
 bool is_missing(int error) noexcept {
     return error == ENOENT || error == ENOTDIR;
 }
@@ -22,8 +23,8 @@ Refusal check_directory(const std::filesystem::path& path) {
     return S_ISDIR(status.st_mode) ? std::nullopt : Refusal("it is no directory");
 }
 
-// A socket at `path` is no error. A killed daemon may have left it there, or it belongs to a daemon that reads its
-// configuration again.
+// A socket at `path` is no error. A killed daemon may have left it there, or it may belong to a running daemon that
+// reads its configuration again.
 Refusal check_socket_path(const std::filesystem::path& path) {
     const std::filesystem::path directory = path.parent_path();
     if (const Refusal why = check_directory(directory)) {

@@ -23,7 +23,7 @@ std::string printable(std::string_view text) {
     return out;
 }
 
-// The first `size` bytes of `text`, or fewer: never cuts inside a UTF-8 character.
+// Returns the first `size` bytes of `text`, or fewer bytes if the cut would be inside a UTF-8 character.
 std::string_view head(std::string_view text, std::size_t size) {
     while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xc0) == 0x80) {
         --size;

@@ -1,5 +1,5 @@
-// The rules for the values of the configuration's keys. A rule reads a value from TOML, checks a value (from a file or
-// from code), prints it as TOML, and describes the accepted values in words.
+// The rules for the values of the configuration's keys. Each rule reads a value from TOML, checks a value (from a file
+// or from code), prints it as TOML, and describes the accepted values in words.
 //
 // schema.hpp names a rule for each key. All rules have the same four members, so the code that reads, checks and prints
 // works with any rule:
@@ -30,7 +30,7 @@ namespace pollcore::config {
 
 using Refusal = std::optional<std::string>;
 
-/// Such as: "it is a string where an integer belongs". `wanted` is a noun with its article.
+/// Returns a reason such as "it is a string where an integer belongs". `wanted` is a noun with its article.
 [[nodiscard]] Reason wrong_type(const TomlNode& node, std::string_view wanted);
 /// Whether `text` is UTF-8 without control characters, with each character in its shortest encoding.
 [[nodiscard]] bool is_printable_utf8(std::string_view text);
@@ -127,7 +127,7 @@ struct AddressRule : TextRule {
     [[nodiscard]] Refusal check(const Value& value) const;
 };
 
-/// The absolute path of a directory. Empty: the user's own directory.
+/// The absolute path of a directory. An empty path means the user's own directory.
 struct DirectoryRule : TextRule {
     [[nodiscard]] std::string accepted() const;
     [[nodiscard]] Refusal check(const Value& value) const;
@@ -217,7 +217,8 @@ struct ChoiceRule {
     }
 };
 
-/// One way to wait, or a list of ways. Each way but the last has a time, after which the next way follows.
+/// One way in which a worker waits, or a list of ways. Each way but the last has a time. After this time, the worker
+/// goes on to the next way.
 struct IdleRule {
     using Value = IdleLadder;
     const Cpus& cpus;

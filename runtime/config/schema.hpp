@@ -1,10 +1,10 @@
 // The keys of the configuration. For each struct of pollcore/config.hpp there is a function each_field(). It lists the
 // keys of the struct, and for each key its member and the rule for its values. The code that reads, checks and prints
-// uses these functions, and so do the lists of known keys in messages. So a new key is one line here, and a paragraph
-// in config/pollcored.toml, which a test demands.
+// uses these functions, and so do the lists of known keys in messages. So a new key needs one line here. It also needs
+// a paragraph in config/pollcored.toml: a test checks this.
 //
 // each_field() calls visit(key, member, rule) for each key, in the order in which keys are printed. `visit` may fill
-// the object that each_field() was called with: `kind` comes before the keys that only one kind has.
+// the object while each_field() runs, because the key `kind` comes before the keys that only one kind has.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -22,9 +22,10 @@ namespace pollcore::config {
 struct Key {
     std::string_view name;
     bool required = false;
-    bool applies = true;             ///< the object that is visited has the key
+    bool applies = true;             ///< the visited object has the key
     std::string_view only_for = {};  ///< which objects have the key, in words
-    /// If the key is left out, its value depends on this machine's CPUs. So there is no default value for all machines.
+    /// If the key is left out, its value depends on this machine's CPUs. So the key has no default value that holds for
+    /// all machines.
     bool by_machine = false;
 };
 
@@ -65,8 +66,8 @@ inline constexpr Choice<FlowControl> kFlowChoices[] = {
 inline constexpr Choice<LogLevel> kLogLevels[] = {
     {"error", LogLevel::error}, {"warning", LogLevel::warning}, {"info", LogLevel::info}, {"debug", LogLevel::debug}};
 
-// EAL counts its memory in megabytes, and takes it in hugepages. It would round a size that is no multiple of the
-// smallest hugepage.
+// DPDK's EAL counts its memory in megabytes, and takes it in hugepages. EAL would round a size that is no multiple of
+// the smallest hugepage.
 inline constexpr BytesRule kMemorySize{.min = 16ull << 20, .max = 1ull << 40, .multiple_of = 2ull << 20};
 // A verbs message is at most 2^31 bytes.
 inline constexpr BytesRule kMessageSize{.min = 1, .max = 1ull << 31};
@@ -192,7 +193,8 @@ typename Rule::Value value_of(const Field& field) {
     }
 }
 
-/// The keys of an object, as "name, kind, ...". `all`: all keys; otherwise only the keys that apply to `object`.
+/// Lists the keys of an object, as "name, kind, ...": all keys if `all` is true, otherwise only the keys that apply to
+/// `object`.
 template <class Object>
 std::string key_list(const Object& object, bool all) {
     const Cpus none;

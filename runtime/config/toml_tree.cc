@@ -39,7 +39,8 @@ void convert_children(const toml::node& node, int depth, std::vector<TomlNode>& 
             children.push_back(convert(value, depth + 1));
             children.back().key = key.str();
         }
-        // The parser sorts the children by key. Sorted by place, the first reported mistake is the first in the file.
+        // The parser sorts the children by key. They are sorted by place here, so that the first mistake in the file is
+        // reported first.
         std::stable_sort(children.begin(), children.end(), [](const TomlNode& a, const TomlNode& b) {
             return std::tie(a.line, a.column) < std::tie(b.line, b.column);
         });

@@ -89,7 +89,7 @@ Parsed<std::chrono::nanoseconds> parse_duration(std::string_view text) {
 }
 
 std::string print_duration(std::int64_t count, std::int64_t unit) {
-    // Goes to larger units by division, because the count in nanoseconds might not fit into 64 bits.
+    // Converts to larger units by division, because the count in nanoseconds might not fit into 64 bits.
     std::string_view name = kTimeUnits.front().name;
     for (const Unit& candidate : kTimeUnits) {
         const auto factor = static_cast<std::int64_t>(candidate.factor);

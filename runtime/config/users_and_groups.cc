@@ -14,8 +14,8 @@
 namespace pollcore::config {
 namespace {
 
-// Calls `find` with larger and larger buffers until it does not fail with ERANGE. Returns the result of `find`. Sets
-// `found` to whether there is a record.
+// Calls `find` with larger and larger buffers while it fails with ERANGE. Returns the result of `find`, and sets
+// `found` to true if there is a record.
 template <class Record, class Find>
 int find_record(Record& record, bool& found, Find find) {
     std::vector<char> buffer(1024);

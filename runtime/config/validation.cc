@@ -144,7 +144,7 @@ void check_service(const Config& config, std::size_t index, const Origin& origin
     const WorkerConfig& worker = find_by_name(config.workers, service.worker, "worker", worker_path, origin);
     check_address(service, device, path + ".address", origin);
 
-    // For port 0, the kernel chooses a different port for each service.
+    // For port 0 the kernel chooses a different port for each service, so several services may have this address.
     const bool any_port = device.kind == DeviceConfig::Kind::verbs && service.address.ends_with(":0");
     for (std::size_t i = 0; i < index && !any_port; ++i) {
         if (config.services[i].device == service.device && config.services[i].address == service.address) {
@@ -193,7 +193,8 @@ void check_service(const Config& config, std::size_t index, const Origin& origin
     }
 }
 
-// Checks limits for all services together. Each single service may keep such a limit, and their sum may exceed it.
+// Checks the limits that hold for all services together. Each single service may keep such a limit although the sum of
+// the services exceeds it.
 void check_sums(const Config& config, const Origin& origin) {
     std::uint64_t connections = 0;
     std::uint64_t bytes = 0;

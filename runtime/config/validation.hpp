@@ -1,4 +1,4 @@
-// Checks a whole configuration. These functions take the CPUs of a machine as a parameter. The public functions of
+// Checks a configuration. These functions take the CPUs of a machine as a parameter. The public functions of
 // pollcore/config.hpp call them with the CPUs of this process.
 //
 // Thread safety: any thread.
@@ -14,8 +14,8 @@
 
 namespace pollcore::config {
 
-/// Throws ConfigError for the first value that its rule refuses. If there is none, throws ConfigError for the first
-/// value that contradicts another value.
+/// First checks each value by its rule, and then values that may contradict each other. Throws ConfigError for the
+/// first mistake.
 void check(const Config& config, const Cpus& cpus, const Origin& origin);
 
 /// Throws ConfigError if runtime.lock_directory or attach.path does not fit the file system of this machine.

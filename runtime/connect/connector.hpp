@@ -24,8 +24,8 @@
 
 namespace pollcore {
 
-/// The QP of a connection. It is in INIT, on the device's port, with P_Key index 0. `modify` may throw
-/// pollcore::Error; the connection then fails with that error.
+/// The QP of a connection. It is in INIT, on the device's port, with P_Key index 0. If `modify` throws pollcore::Error,
+/// the connection fails with that error.
 struct ConnectingQp {
     std::uint32_t qp_num = 0;
     bool srq = false;
@@ -43,18 +43,18 @@ struct ConnectEvent {
         withdrawn,     ///< the peer has given up its request; accept() of the request fails
         established,   ///< the QPs of both sides are in RTS
         failed,        ///< the connection was not made: `error` and `text` say why (rejected: ECONNREFUSED)
-        disconnected,  ///< the peer left, disconnect() was called, or (`error` is ENODEV) the device was removed
+        disconnected,  ///< the peer left, disconnect() was called, or the device was removed (ENODEV)
     };
     Kind kind{};
     ConnectionId connection = 0;
     /// For `request`: the listener that got it. For `failed` with `connection` 0: the listener that has ended, or that
     /// could not offer a request (`text` says which).
     ListenerId listener = 0;
-    /// The peer's; in `request`, `established` (on the calling side), and `failed` by rejection
+    /// The peer's private data: in `request`, in `established` on the calling side, and in `failed` after a rejection.
     std::vector<std::byte> private_data;
     int error = 0;     ///< failed, disconnected: errno value
     std::string text;  ///< failed: the reason, as a sentence; request: the peer's name, for logs
-    FlowBlock flow{};  ///< the peer's; in `request` and `established` (on the calling side)
+    FlowBlock flow{};  ///< the peer's: in `request`, and in `established` on the calling side
 };
 
 class Connector {
@@ -63,7 +63,7 @@ public:
     Connector(const Connector&) = delete;
     Connector& operator=(const Connector&) = delete;
 
-    /// The address of a names connector is any word. That of an rdma_cm connector is "ADDRESS:PORT" or
+    /// For a names connector, an address is any word. For an rdma_cm connector, it is "ADDRESS:PORT" or
     /// "[ADDRESS%zone]:PORT", numeric. Throws pollcore::Error if the address cannot be parsed, is in use, or belongs to
     /// another device.
     [[nodiscard]] virtual ListenerId listen(const std::string& address) = 0;
@@ -80,13 +80,13 @@ public:
     virtual void reject(ConnectionId request, std::span<const std::byte> private_data) = 0;
     /// Ends an established connection and tells the peer. The event `disconnected` follows.
     virtual void disconnect(ConnectionId connection) = 0;
-    /// Forgets a connection or an unanswered request in any state. Afterwards no event of it comes. It is no error to
-    /// call this after `failed` or `disconnected`; the call then does nothing.
+    /// Forgets a connection or an unanswered request in any state. No event of this connection comes afterwards. After
+    /// `failed` or `disconnected`, this call does nothing.
     virtual void forget(ConnectionId connection) noexcept = 0;
 
     /// Call this when the device has raised IBV_EVENT_COMM_EST for this QP: the peer's first message arrived before the
-    /// last message of the handshake. The connection then counts as established. A connector does nothing here if no
-    /// message can overtake its handshake.
+    /// last message of the handshake. The connection then counts as established. A connector whose handshake no message
+    /// can overtake does nothing here.
     virtual void communication_established(std::uint32_t qp_num) { (void)qp_num; }
 
     /// For connectors that get no event when a peer gives up its request. Each call checks some requests, and makes a

@@ -32,13 +32,13 @@ inline constexpr std::uint8_t kPrivateDataVersionLast = private_data_version(*st
 static_assert(kPrivateDataHeader == kPrivateDataMagic.size() + 2);
 static_assert(kRequestPrivateDataMax <= 255 && kReplyPrivateDataMax <= 255, "a length is one byte");
 
-/// Returns the header, address and rkey of the control block if `flow` has one, and the payload. `payload_max`: how
-/// many bytes the message of rdma_cm carries besides the header (kRequestPrivateDataMax, ...). Throws pollcore::Error
-/// (EMSGSIZE) if there are more.
+/// Returns the header, address and rkey of the control block if `flow` has one, and the payload. `payload_max` is the
+/// largest number of bytes that may follow the header in this message of rdma_cm (kRequestPrivateDataMax, ...). Throws
+/// pollcore::Error (EMSGSIZE) if there are more.
 [[nodiscard]] std::vector<std::byte> encode_private_data(std::span<const std::byte> payload, std::size_t payload_max,
                                                          const FlowBlock& flow = {});
 
-/// Why bytes that begin with the magic are not private data of pollcore.
+/// The reason why bytes with the magic are not valid private data of pollcore.
 enum class PrivateDataFault {
     none,
     cut_off,        ///< part of the header is missing

@@ -1,8 +1,9 @@
-// Connections between software devices of this process: a name stands for a listener.
+// Connections between software devices of this process. A listener has a name, and a peer connects to this name.
 //
-// Connectors of one fabric share a table of names. Like rdma_cm, they exchange the messages of a three-way handshake
-// (request, reply, ready). The messages go through inboxes, so the connectors may belong to different threads, runtimes
-// and devices. A connector that is destroyed disconnects its connections.
+// Software devices with the same fabric name can connect to each other, and their connectors share a table of names.
+// Like rdma_cm, the connectors exchange the messages of a three-way handshake (request, reply, ready). The messages go
+// through inboxes, so the connectors may belong to different threads, runtimes and devices. A connector that is
+// destroyed disconnects its connections.
 //
 // Thread safety: each connector belongs to one thread at a time. Connectors of different threads share only the table
 // and the inboxes, which have their own locks.

@@ -1,4 +1,5 @@
-// What the connectors of one fabric share: messages, their inboxes, and the names of listeners.
+// The connectors of the software devices of one fabric share these things: messages, their inboxes, and the names of
+// listeners.
 //
 // Thread safety: an inbox and a table of names may be used by any thread; each has its own lock.
 #pragma once
@@ -118,8 +119,8 @@ public:
         const std::lock_guard guard(mutex_);
         signal();
     }
-    /// Called when the connector has found nothing to do. Makes fd() unreadable and returns true, unless a message has
-    /// come meanwhile.
+    /// Called when the connector has found nothing to do. Makes fd() unreadable and returns true. Returns false if a
+    /// message has come meanwhile.
     bool rest() {
         const std::lock_guard guard(mutex_);
         if (!messages_.empty())
@@ -174,7 +175,7 @@ public:
         const std::lock_guard guard(mutex_);
         listeners_.erase(name);
     }
-    /// Returns the listener of this name. If there is none and the name is ADDRESS:PORT, returns the listener at that
+    /// Returns the listener of this name. If there is none and the name is ADDRESS:PORT, returns the listener of that
     /// port on every address ("0.0.0.0" or "[::]"), as with network addresses.
     [[nodiscard]] std::optional<Listener> find(const std::string& name) {
         const std::lock_guard guard(mutex_);

@@ -110,7 +110,7 @@ void NamesConnector::on_request(Letter letter) {
                        .flow = message.offer.qp.flow});
 }
 
-// The sender of a request has given up the request, so nobody would get an answer.
+// The sender has given up its request, so nobody waits for an answer.
 void NamesConnector::on_withdrawal(const Endpoint& from) {
     const auto found = std::find_if(connections_.begin(), connections_.end(), [&](const auto& entry) {
         return entry.second.peer.inbox == from.inbox && entry.second.peer.connection == from.connection;
@@ -262,7 +262,7 @@ void NamesConnector::leave(ConnectionId id, Connection& connection, std::string 
         case State::established:
         case State::accepted:
             message.kind = Message::Kind::disconnect;
-            break;  // in these states the connection may be established at the peer, or soon will be
+            break;  // the connection is established at the peer, or soon may be
         case State::requested: message.kind = Message::Kind::withdrawn; break;
         case State::withdrawn:
         case State::ended: return;

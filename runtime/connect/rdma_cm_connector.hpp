@@ -1,8 +1,9 @@
 // Connections over rdma_cm (rdma_cm(7)), for verbs devices.
 //
-// librdmacm opens a context of its own for each device (H13), so it never sees our QPs. It only carries their numbers.
-// It tells us the attributes of each state change, and this class makes the change through ConnectingQp::modify. If an
-// address belongs to another device or port than ours, the connection fails with an error that names both devices.
+// librdmacm opens a context of its own for each device (H13), so it never sees our QPs. It only sends their numbers to
+// the peer. It tells us the attributes of each state change, and this class makes the change through
+// ConnectingQp::modify. If an address belongs to another device or port than ours, the connection fails with an error
+// that names both devices.
 //
 // The path attributes over rdma_cm:
 //   timeout, retry_count, rnr_retry, min_rnr_timer:
@@ -68,7 +69,7 @@ private:
         void operator()(rdma_event_channel* channel) const noexcept { rdma_destroy_event_channel(channel); }
     };
     struct IdDestroyer {
-        // rdma_destroy_id() waits until all events of the id that were taken are acknowledged. So it never waits here:
+        // rdma_destroy_id() waits until all taken events of the id are acknowledged. It never waits here, because
         // next_event() acknowledges each event before it acts on the event.
         void operator()(rdma_cm_id* id) const noexcept { (void)rdma_destroy_id(id); }
     };
@@ -106,7 +107,7 @@ private:
         std::vector<CmAddress> sources_left;  ///< our device's addresses that have not been tried as the source yet
     };
 
-    /// A copy of an event of librdmacm. The event itself is acknowledged before anything is done about it.
+    /// A copy of an event of librdmacm. The original is acknowledged before the copy is handled.
     struct CmEvent {
         rdma_cm_event_type type{};
         int status = 0;
@@ -123,7 +124,7 @@ private:
     void check_path(const PathAttributes& path);
     void check_type(const ConnectingQp& qp) const;
     void push(ConnectEvent event);
-    /// "RDMA device other port 1", or empty when the id is on our device and port.
+    /// Returns the device of the id, such as "RDMA device other port 1", or "" if the id is on our device and port.
     [[nodiscard]] std::string foreign_device(const rdma_cm_id& id) const;
     [[nodiscard]] std::string own_device() const;
 
@@ -140,7 +141,7 @@ private:
     [[nodiscard]] bool find_neighbour(Connection& connection);
     void move_and_tell(Connection& connection);
     [[nodiscard]] rdma_conn_param conn_param(const Connection& connection) const;
-    /// Asks rdma_cm for the attributes of that state of the QP, and for their mask.
+    /// Asks rdma_cm for the attributes that move the QP to `state`, and for their mask.
     [[nodiscard]] std::pair<ibv_qp_attr, int> attributes_for(const Connection& connection, ibv_qp_state state) const;
     void move_to_rtr_and_rts(Connection& connection);
 
@@ -178,11 +179,11 @@ private:
     std::uint64_t last_number_ = 0;  ///< connections and listeners share one sequence of numbers
     std::unordered_map<ListenerId, UniqueId> listeners_;
     std::unordered_map<ConnectionId, Connection> connections_;
-    /// Requests that wait for an answer, in the order in which look_for_withdrawn_requests() checks them. Requests that
-    /// were answered are removed when they are checked.
+    /// Requests that wait for an answer, in the order in which look_for_withdrawn_requests() checks them. This function
+    /// also removes answered requests.
     std::deque<ConnectionId> requests_;
     bool moved_ = false;                ///< a QP was moved since next_event() took the last event
-    std::deque<ConnectEvent> pending_;  ///< events that calls of this class have made, and not the kernel
+    std::deque<ConnectEvent> pending_;  ///< events that come from calls of this class, not from the kernel
 };
 
 }  // namespace pollcore

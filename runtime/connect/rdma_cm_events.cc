@@ -54,9 +54,8 @@ std::optional<RdmaCmConnector::CmEvent> RdmaCmConnector::take() {
         }
         throw Error(errno, fmt::format("cannot take the events of rdma_cm on {}", own_device()));
     }
-    // Make sure that the event is acknowledged, even if something throws below: rdma_destroy_id() waits until the
-    // identifier's events are acknowledged. If there is no memory for a request, its identifier is destroyed, and the
-    // kernel rejects the request.
+    // Makes sure that the event is acknowledged, even if something throws below, because rdma_destroy_id() waits for
+    // that. If there is no memory for a request, its identifier is destroyed, and the kernel rejects the request.
     const bool request = taken->event == RDMA_CM_EVENT_CONNECT_REQUEST;
     UniqueId of_request(request ? taken->id : nullptr);
     const std::unique_ptr<rdma_cm_event, decltype([](rdma_cm_event* one) noexcept { (void)rdma_ack_cm_event(one); })>
@@ -142,7 +141,7 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_request(CmEvent& event) {
     connection.peer = CmAddress(*rdma_get_peer_addr(event.id)).text();
     connection.rd_atomic = event.initiator_depth;
     connection.dest_rd_atomic = event.responder_resources;
-    // Before, the context was the listener's number.
+    // librdmacm has given the new id the listener's context, which is the listener's number.
     event.id->context = reinterpret_cast<void*>(static_cast<std::uintptr_t>(connection.number));
 
     ConnectEvent result;
@@ -203,8 +202,8 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_of_connection(Connection& co
             return result;
         }
         case RDMA_CM_EVENT_REJECTED:
-            // After `established`, this means that the peer dropped the connection before it got the last message of
-            // the handshake.
+            // After `established`, a rejection means that the peer dropped the connection before it got the last
+            // message of the handshake.
             return was_established ? end(connection, Kind::disconnected, 0, {}) : handle_rejection(connection, event);
         case RDMA_CM_EVENT_UNREACHABLE: return failed(ETIMEDOUT, "it does not answer");
         case RDMA_CM_EVENT_CONNECT_ERROR: return failed(ECONNABORTED, "the handshake failed");

@@ -14,10 +14,10 @@ namespace {
 /// Time limit for resolving the address and the path. A local network answers in milliseconds.
 constexpr int kResolveTimeoutMs = 2000;
 
-/// Time limit for finding a neighbour: as long as the kernel itself would wait.
+/// Time limit for find_neighbour(). The kernel itself would wait just as long.
 constexpr int kNeighbourTimeoutMs = 1000;
 
-/// Bits in the kernel's attribute mask for RTR that are only for RoCE, and that InfiniBand refuses.
+/// Bits of the kernel's attribute mask for RTR that only RoCE accepts. InfiniBand refuses them.
 constexpr int kRoceOnlyMask = 0xe00000;
 
 }  // namespace
@@ -38,8 +38,8 @@ int RdmaCmConnector::resolve_address(Connection& connection, CmAddress* source) 
     return rdma_resolve_addr(id, from, connection.destination.get(), kResolveTimeoutMs) == 0 ? 0 : errno;
 }
 
-// The routing table does not know which device the caller wants, so it may lead to another RDMA device, or to none. In
-// this case the wanted device's own addresses are tried as the source.
+// The routing table does not know which device the caller chose, so it may lead to another RDMA device, or to none.
+// Then this function tries the addresses of the chosen device as the source.
 void RdmaCmConnector::address_failed(Connection& connection, Error failure) {
     if (!connection.first_failure) {
         connection.first_failure = std::move(failure);
@@ -111,8 +111,9 @@ void RdmaCmConnector::agree_as_answerer(Connection& connection) {
 
 // To move a RoCE QP to RTR, the kernel needs the peer's MAC address. During the call it waits up to a second for this
 // address (rdma_addr_find_l2_eth_by_grh() in drivers/infiniband/core/addr.c), and the QP's worker would have to wait,
-// too. A peer can cause this: it asks for a connection, and then does not answer requests for its MAC address. So this
-// function lets the kernel look up the address before the move. The kernel sends an event when it knows the address.
+// too. A peer can cause this wait: it asks for a connection, and then does not answer requests for its MAC address. So
+// this function makes the kernel look up the address before the move. The kernel raises an event when it knows the
+// address.
 bool RdmaCmConnector::find_neighbour(Connection& connection) {
     if (device_.query_port().link_layer == IBV_LINK_LAYER_INFINIBAND) {
         return false;
@@ -166,7 +167,7 @@ std::pair<ibv_qp_attr, int> RdmaCmConnector::attributes_for(const Connection& co
 
 void RdmaCmConnector::move_to_rtr_and_rts(Connection& connection) {
     const PathAttributes& path = connection.path;
-    // The QP is already in INIT, with its owner's access flags. Only the partition of the connection may differ from
+    // The QP is already in INIT, with its owner's access flags. Only the connection's partition (P_Key) may differ from
     // the QP's.
     if (auto [attr, mask] = attributes_for(connection, IBV_QPS_INIT); attr.pkey_index != 0) {
         connection.qp.modify(attr, mask & (IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT));

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookAtRequestsEvery{100};
 
-// How many events one job takes. The descriptor stays readable while there are more events.
+// The largest number of events that one job takes. The descriptor stays readable while there are more events.
 constexpr int kEventsInJob = 64;
 
 void require_private_data(std::size_t size, std::size_t most) {
@@ -312,7 +312,7 @@ void RuntimeState::reject(std::uint32_t device, ConnectionId request,
     }
 }
 
-// If there is no memory for a rejection, forget() still tells the peer.
+// If there is no memory for a rejection, forget() still notifies the peer.
 void RuntimeState::turn_away_here(std::uint32_t device, ConnectionId request,
                                   std::span<const std::byte> private_data) noexcept {
     Connector& connector = *devices_[device]->connector;

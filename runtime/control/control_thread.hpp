@@ -17,7 +17,7 @@ namespace pollcore {
 
 class ControlThread final : public Executor {
 public:
-    /// `hang_limit`: how long run() with limited patience waits for its job to begin.
+    /// `hang_limit` is how long run() with limited patience waits for its job to begin.
     ControlThread(const std::string& name, const std::vector<int>& cpus, std::chrono::milliseconds hang_limit);
     ~ControlThread() override;
 

@@ -27,7 +27,7 @@ constexpr int kAskersMax = 128;
 // A process may claim a core a thousand times. These limits keep the log short and the start fast.
 constexpr std::size_t kNamedMax = 4;
 constexpr std::size_t kAskedMax = 64;
-// How many lines of /proc/net/unix are read at most: anybody can open very many sockets, which must not delay the
+// At most this many lines of /proc/net/unix are read: anybody can open very many sockets, which must not delay the
 // start.
 constexpr std::size_t kLinesMax = 1u << 16;
 

@@ -63,7 +63,7 @@ UniqueFd open_lock_file(const LockDirectory& directory, const Attempt& attempt) 
 
 // Throws unless this user alone can open the file.
 void require_own_file(const Attempt& attempt, const struct stat& info) {
-    // A file with a second link could be any file of this user, which somebody wants pollcore to empty.
+    // A file with a second link could be any file of this user, and an attacker could make pollcore empty it.
     if (!S_ISREG(info.st_mode) || info.st_nlink > 1) {
         attempt.fail(EINVAL,
                      fmt::format("{} is not the plain file that a lock file is; remove it", attempt.file.native()));
@@ -143,7 +143,7 @@ std::string program_name() {
 
 void write_owner(const Attempt& attempt, int fd) {
     const std::string line = fmt::format("{} {} {}\n", ::getpid(), program_name(), attempt.worker);
-    // The file is emptied only now that this process has the lock. Before, the text may have been another owner's.
+    // The file is emptied only while this process has the lock. Without the lock, the text could be another owner's.
     if (::ftruncate(fd, 0) != 0) {
         attempt.fail(errno, fmt::format("emptying {}", attempt.file.native()));
     }

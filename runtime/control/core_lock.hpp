@@ -6,9 +6,9 @@
 // the file is locked, not if the file exists. The kernel drops the lock when the holder dies in any way, so nobody has
 // to clean up stale files.
 //
-// The file stays when the lock is released. If the file were unlinked, two processes could hold one core: the first has
-// the old file open and locks it, although it has no name any more; the second creates a new file of that name and
-// locks the new file.
+// The file stays when the lock is released. If the file were unlinked, two processes could hold one core: the first
+// locks the old file, which it has open although the name is gone; the second creates a new file of that name and locks
+// the new file.
 //
 // A forked child has copies of the descriptor and of the object. Destroying the copy of the object does not release the
 // lock.

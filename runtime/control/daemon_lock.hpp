@@ -17,7 +17,7 @@ namespace pollcore {
 
 struct DaemonLock {
     std::filesystem::path file;
-    pid_t process = 0;  ///< the process that locked it
+    pid_t process = 0;  ///< the process that locked `file`
     uid_t user = 0;     ///< the owner of the file
 };
 

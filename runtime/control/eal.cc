@@ -30,8 +30,8 @@ namespace {
 
 constexpr std::size_t kThreadNameMax = 15;  // pthread_setname_np(3)
 
-// Bytes that the runtimes of this process have, and may have at most. The limit is memory.size of the first runtime; 0:
-// no limit.
+// The bytes of EAL memory that the runtimes of this process use, and their limit. The limit is memory.size of the first
+// runtime; 0 means no limit.
 std::atomic<std::uint64_t> memory_used{0};
 std::atomic<std::uint64_t> memory_limit{0};
 
@@ -98,7 +98,7 @@ std::vector<std::string> eal_arguments(const MemoryConfig& memory, const std::ve
     if (hugepages) {
         arguments.emplace_back("--in-memory");
     } else {
-        // --no-huge does not work together with --in-memory. Without --no-shconf it leaves files behind (H19).
+        // --no-huge does not work together with --in-memory, and leaves files behind without --no-shconf (H19).
         arguments.insert(arguments.end(), {"--no-huge", "--no-shconf", "-m",
                                            std::to_string(std::max<std::uint64_t>(memory.size >> 20, 1))});
     }
@@ -127,8 +127,8 @@ EalState set_up(const MemoryConfig& memory, const std::vector<std::uint32_t>& wo
     for (std::string& argument : arguments) {
         argv.push_back(argument.data());
     }
-    // rte_eal_init() is called in a temporary thread: it pins the thread that calls it, and the threads that it starts
-    // inherit that thread's CPUs (H18).
+    // rte_eal_init() is called in a temporary thread, because it pins the calling thread. The threads that EAL starts
+    // inherit the calling thread's CPUs (H18).
     int result = 0;
     int error = 0;
     const EalDirectory directory;

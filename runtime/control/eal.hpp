@@ -1,4 +1,5 @@
-// DPDK's EAL. The runtime uses it for pinned threads and hugepages, and for little else.
+// DPDK's EAL (environment abstraction layer). The runtime uses it for pinned threads and hugepages, and for little
+// else.
 //
 // EAL can be initialised only once in the life of a process (H18). So the first runtime sets EAL up for all later
 // runtimes of the process. If the host program has set EAL up itself, the runtime uses it as it is. This header
@@ -31,7 +32,8 @@ struct EalState {
 /// forked child of the process that has set EAL up.
 [[nodiscard]] const EalState& ensure_eal(const MemoryConfig& memory, const std::vector<std::uint32_t>& worker_cores);
 
-/// CPUs that this process may use and no worker uses. If there are none: all CPUs that this process may use.
+/// Returns the CPUs that this process may use and no worker uses. If there are none, returns all CPUs that this process
+/// may use.
 [[nodiscard]] std::vector<int> helper_cpus(const std::vector<std::uint32_t>& worker_cores);
 /// Moves the calling thread to these CPUs, and gives it this name, cut to 15 characters.
 void become_helper(const std::string& name, const std::vector<int>& cpus) noexcept;
@@ -60,8 +62,8 @@ private:
     int thread_id_ = 0;
 };
 
-/// Returns zeroed, cache-line aligned memory from EAL's heap, in hugepages if EAL has them. `numa_node`: the preferred
-/// node; -1: any. Throws Error(ENOMEM), whose text names the limit to raise.
+/// Returns zeroed, cache-line aligned memory from EAL's heap, in hugepages if EAL has them. `numa_node` is the
+/// preferred node; -1 means any node. Throws Error(ENOMEM), whose text names the limit to raise.
 [[nodiscard]] HostMemory eal_memory(std::size_t bytes, int numa_node, const std::string& what_for);
 
 }  // namespace pollcore

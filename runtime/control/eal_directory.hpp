@@ -1,4 +1,4 @@
-// A temporary runtime directory for EAL while EAL starts.
+// A temporary runtime directory for DPDK's EAL while EAL starts.
 //
 // The environment variable RUNTIME_DIRECTORY names a directory. In it EAL makes a subdirectory "dpdk" that only the
 // current user may use. Without the variable, EAL uses /var/run for root, and $XDG_RUNTIME_DIR or /tmp for other users.

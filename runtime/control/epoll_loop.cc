@@ -57,8 +57,8 @@ void EpollLoop::stop() noexcept {
 }
 
 void EpollLoop::arm(int fd, int operation) {
-    // EPOLLONESHOT, because the descriptor stays readable until the control thread has run the job, and that may take
-    // long.
+    // EPOLLONESHOT is needed because the descriptor stays readable until the control thread has run the job, which may
+    // take long.
     epoll_event event{.events = EPOLLIN | EPOLLONESHOT, .data = {.fd = fd}};
     if (epoll_ctl(epoll_.get(), operation, fd, &event) != 0) {
         throw Error(errno, fmt::format("cannot watch descriptor {}", fd));

@@ -38,7 +38,7 @@ static_assert(kVerbsEventTypes == IBV_EVENT_WQ_FATAL + 1);
 }  // namespace
 
 // Every event that is taken is acknowledged (I9), but only after it was handled. Until then the event's object cannot
-// be destroyed. The application is told last, when everything is as the event says.
+// be destroyed. The application gets the event last, when everything is as the event says.
 void RuntimeState::take_async_events(DeviceSlot& device) {
     while (device.device != nullptr) {
         std::optional<ibv_async_event> taken;

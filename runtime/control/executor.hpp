@@ -1,7 +1,7 @@
 // Runs the control side's jobs, one after the other (D32). A job may block in a verbs call (H17); only the caller that
 // asked for the job waits for it.
 //
-// Thread safety: post, run and heartbeat from any thread.
+// Thread safety: any thread may call post_always(), run() and heartbeat().
 #pragma once
 
 #include <concepts>
@@ -75,13 +75,13 @@ public:
         }
     }
 
-    /// Posts `job` and does not wait for it. The number of posted jobs is not limited, so this is for a loop that has
-    /// few jobs and posts each again only after that job has run. An exception of the job is logged. If post_always()
-    /// throws std::bad_alloc, nothing was posted.
+    /// Posts `job` and does not wait for it. The number of posted jobs is not limited. So only a loop with few jobs may
+    /// call this, and it must post a job again only after that job has run. An exception of the job is logged. If
+    /// post_always() throws std::bad_alloc, nothing was posted.
     virtual void post_always(std::function<void()> job) = 0;
 
-    /// Its times are in nanoseconds of the platform's clock. The heartbeat begins anew with each job. If the thread is
-    /// idle, it begins anew when a job is posted (D33).
+    /// The heartbeat's times are in nanoseconds of the platform's clock. The heartbeat begins anew with each job, and
+    /// when a job is posted to an idle thread (D33).
     [[nodiscard]] const Heartbeat& heartbeat() const noexcept { return heartbeat_; }
     /// Begins the heartbeat anew. For a job that waits in small steps within a time limit, and so does not hang.
     void beat(std::uint64_t now) noexcept { heartbeat_.begin(now); }

@@ -20,7 +20,7 @@ namespace pollcore {
 
 struct HeldCore {
     CoreLock lock;
-    std::optional<CoreClaim> claim;  ///< nothing: the kernel provided no socket, which was logged
+    std::optional<CoreClaim> claim;  ///< empty if the kernel provided no socket, which was logged
 };
 
 /// Locks and claims the workers' cores, and returns them by core number. Returns nothing if the configuration shares

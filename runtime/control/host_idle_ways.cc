@@ -16,7 +16,8 @@ namespace pollcore {
 namespace {
 
 constexpr std::chrono::nanoseconds kRest{1'000};
-// How long to watch one cache line. A command comes in another line, so a command may have to wait for this time.
+// The longest time to watch one cache line. A command arrives in another line, so a command may have to wait for this
+// time.
 constexpr std::chrono::nanoseconds kWatch{20'000};
 
 #if defined(__x86_64__)

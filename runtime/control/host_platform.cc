@@ -25,7 +25,7 @@ namespace {
 
 class PinnedWorker final : public WorkerThread {
 public:
-    /// Holds `core` until the thread has ended. Empty: the core is shared with other runtimes, and is not held.
+    /// Holds `core` until the thread has ended. `core` is empty if the core is shared with other runtimes.
     PinnedWorker(const WorkerConfig& config, Worker& worker, std::optional<HeldCore> core)
         : worker_(worker), core_(std::move(core)) {
         thread_.start("pollcore-" + config.name, config.core, [this, idle = config.idle] {

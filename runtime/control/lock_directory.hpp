@@ -1,4 +1,4 @@
-// The directory of the core locks.
+// The directory of the core locks (core_lock.hpp).
 //
 // A user who may write to the directory can take a lock away from its owner, or hold a lock for ever. So each user has
 // a directory of their own. A directory that other users may write to is refused, even a sticky one like /tmp.
@@ -19,8 +19,8 @@ namespace pollcore {
 inline constexpr const char* kDaemonLockDirectory = "/run/pollcore";
 
 /// The directories that may hold a user's locks, the best one first. They depend on no environment variable, because
-/// all processes of a user must find the same directory. Anybody can make the directory in /tmp before its user does.
-/// So a daemon uses one of the other two, or a configured directory.
+/// all processes of a user must find the same directory. Anybody can make another user's directory in /tmp first. So a
+/// daemon uses one of the other two, or a configured directory.
 [[nodiscard]] std::vector<std::filesystem::path> usual_lock_directories(uid_t user);
 
 /// Keeps the directory open, so that locks are made in the directory that was checked.

@@ -26,7 +26,7 @@ namespace pollcore {
 
 class Worker;
 
-/// Runs a worker's loop until it is told to stop.
+/// Runs a worker's loop until stop() is called.
 class WorkerThread {
 public:
     /// Called only after stop() and join().
@@ -51,11 +51,11 @@ public:
     Platform(const Platform&) = delete;
     Platform& operator=(const Platform&) = delete;
 
-    /// Must be called before all other functions. Reports which memory and which EAL it uses.
+    /// Must be called before all other functions. Writes to `report` which memory and which EAL the platform uses.
     virtual void prepare(const Config& config, RuntimeReport& report) = 0;
     [[nodiscard]] virtual std::unique_ptr<Device> open_device(const DeviceConfig& config) = 0;
-    /// The memory is zeroed and cache-line aligned. `numa_node` -1: any node. Throws Error(ENOMEM), whose text names
-    /// the limit to raise.
+    /// The memory is zeroed and cache-line aligned. `numa_node` -1 means any node. Throws Error(ENOMEM), whose text
+    /// names the limit to raise.
     [[nodiscard]] virtual HostMemory allocate(std::size_t bytes, int numa_node, const std::string& what_for) = 0;
 
     [[nodiscard]] virtual std::unique_ptr<Executor> start_executor(const std::string& name) = 0;
@@ -68,7 +68,7 @@ public:
     [[nodiscard]] virtual Clock::time_point now() = 0;
     /// The workers' clock, in cycles.
     [[nodiscard]] virtual std::uint64_t cycles() = 0;
-    /// cycles() as a plain function, for code that cannot call a Platform; null: there is no such function.
+    /// cycles() as a plain function, for code that cannot call a Platform. Null means that there is no such function.
     [[nodiscard]] virtual auto cycles_function() -> std::uint64_t (*)() noexcept { return nullptr; }
     [[nodiscard]] virtual std::uint64_t cycles_from(std::chrono::nanoseconds duration) = 0;
     virtual void sleep(std::chrono::microseconds duration) = 0;

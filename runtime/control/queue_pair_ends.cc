@@ -159,9 +159,9 @@ void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
     qps_[qp.handle.index].reset();
 }
 
-// Called while the QP is parked. If the QP was not retired, the device still answers the QP's peers. When a window ends
-// before the QP, a peer would be told that the window's key is wrong, and not that the QP is gone. So the QP is moved
-// to ERR first.
+// Called while the QP is parked. If the QP was not retired, the device still answers the QP's peers. If a window ended
+// before the QP, a peer's access would fail with a wrong key, and the peer would not learn that the QP is gone. So the
+// QP is moved to ERR first.
 void RuntimeState::stop_answering_here(const QpSlot& qp) {
     if (qp.qp == nullptr || qp.state == QpState::error) {
         return;
@@ -196,8 +196,8 @@ void RuntimeState::destroy_verbs_qp(QpSlot& qp, Status cause) {
 }
 
 // Called when the provider has refused to destroy or reset a parked queue pair. The worker goes on with the work in
-// flight. On the device the queue pair may still be in RTS and answer its peers, although nobody uses the queue pair
-// any more. So this function tries to move it to ERR, although that may have been tried before.
+// flight. On the device the queue pair may still be in RTS and answer its peers, although nobody uses the queue pair.
+// So this function tries to move it to ERR, even if an earlier attempt failed.
 void RuntimeState::keep_in_error(QpSlot& qp, Status cause) {
     bool device_lags = false;
     try {
@@ -228,7 +228,7 @@ std::pair<QpHandle, bool> RuntimeState::restart_retired_here(QpHandle handle, bo
     const std::uint32_t life = qp_lives_[handle.index];
     const QpHandle renewed{handle.index, life_of(life).generation};
     const std::uint32_t psn = random_psn();  // so that packets of the old connection do not fit the new one
-    renew_windows_here(qp);                  // as before the QP is destroyed
+    renew_windows_here(qp);                  // as before a destroy: see destroy_qp_here()
     worker.park(handle);
     try {
         restart_verbs_qp(qp, psn);

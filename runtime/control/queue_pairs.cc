@@ -12,10 +12,10 @@
 namespace pollcore {
 namespace {
 
-// At least one of this many work requests is signaled, so that places become free before a queue is full.
+// At least one in this many work requests is signaled, so that places become free before a queue is full.
 constexpr std::uint32_t kSignalIntervalMax = 64;
 
-// The operations that the device has. The session refuses all others (D38).
+// Returns the operations that the device has. The session refuses all others (D38).
 OpcodeMask opcodes_of(const DeviceLimits& limits) {
     OpcodeMask without = 0;
     if (!limits.memory_windows_1 && !limits.memory_windows_2) {
@@ -134,8 +134,8 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
         slot->send_cq = slot->recv_cq = choose_cq(worker, device, both, slot->srq, device_time, std::nullopt);
     }
 
-    // Grants and announcements are posted inline. If a record's payload is posted inline, the rest of the record is,
-    // too.
+    // Flow control (flow/) posts its grants and announcements inline, and also each record of a write ring whose
+    // payload is inline.
     const std::uint32_t own_inline = spec.flow != FlowControl::off ? sizeof(Announcement::Words) : 0;
     QpOptions make{.pd = pds_.at(slot->pd).pd.get(),
                    .domain = device.domains.at(slot->worker).get(),
@@ -190,8 +190,8 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
         return_share(slot->rendezvous);
     });
     // Everything that may fail comes before the QP is made, because destroying a QP changes CQs that the worker polls
-    // (H1). Making a QP changes only memory of the CQs that the CQs' own locks protect, so only modify and destroy need
-    // parking (D43).
+    // (H1). Making a QP changes only CQ memory that the CQs' own locks protect. So only modify and destroy need parking
+    // (D43).
     worker.proxy->make_room(end);
     slot->qp = UniqueQp(device.device->create_qp(make), {device.device.get()});
     slot->qp_num = slot->qp->qp_num;
@@ -234,7 +234,7 @@ void RuntimeState::activate_here(QpSlot& qp) {
     modify_here(qp, rts.attr, rts.mask, QpState::ready);
 }
 
-// The SRQ that the queue pair takes its receives from; null: none.
+// Returns the SRQ from which the queue pair takes its receives, or null if there is none.
 SrqSlot* RuntimeState::srq_for(const QpSpec& spec, const QpSlot& qp) {
     if (!spec.srq.valid()) {
         return nullptr;
@@ -272,7 +272,7 @@ SrqSlot* RuntimeState::srq_for(const QpSpec& spec, const QpSlot& qp) {
     return &srq;
 }
 
-// The queue pair's share of the pool that posts its receives, if there is one.
+// Returns the queue pair's share of the pool that posts its receives, if there is such a pool.
 PoolShare RuntimeState::pool_for(const QpSpec& spec, const QpSlot& qp) {
     if (!spec.pool.valid()) {
         return {};
@@ -295,7 +295,7 @@ PoolShare RuntimeState::pool_for(const QpSpec& spec, const QpSlot& qp) {
     return share_of(spec.pool, spec.pool_share, spec.recv_depth, session, qp.device, qp.pd);
 }
 
-// The queue pair's share of the pool for messages that are too long for its receives, if there is one.
+// Returns the queue pair's share of the pool for messages that are too long for its receives, if there is such a pool.
 PoolShare RuntimeState::rendezvous_for(const QpSpec& spec, const QpSlot& qp) {
     if (!spec.rendezvous_pool.valid()) {
         return {};

@@ -1,4 +1,5 @@
-// The calls that only an embedded runtime has. The calls that it shares with an attachment are in session/context.cc.
+// The calls that only an embedded runtime has, that is, one in the application's process. The calls that it shares with
+// an attachment are in session/context.cc.
 #include "pollcore/runtime.hpp"
 
 #include <utility>

@@ -126,7 +126,7 @@ bool RuntimeState::stop_here() {
         attempt([&, session_id = id] { return close_session_here(session_id, deadline); });
     }
     for (const auto& worker : workers_) {
-        if (worker->thread != nullptr) {  // null: the worker did not start
+        if (worker->thread != nullptr) {  // null if the worker did not start
             worker->thread->stop();
         }
     }
@@ -236,8 +236,8 @@ void RuntimeState::post(std::function<void()> job) {
 }
 
 void RuntimeState::call(std::function<void()> job) {
-    // The task is shared, because the control thread may still be inside of it when the waiting thread returns from
-    // here.
+    // The task is shared, because the control thread may still be inside the task when the waiting thread returns from
+    // call().
     const auto task = std::make_shared<std::packaged_task<void()>>(std::move(job));
     std::future<void> over = task->get_future();
     executor_->post_always([task] { (*task)(); });

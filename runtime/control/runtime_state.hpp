@@ -10,7 +10,7 @@
 //
 // Thread safety: public functions may be called from any thread; they do their work in jobs on the control thread
 // (executor_). Functions named *_here must be called on the control thread. Application threads wait for changes of
-// attempts_ and requests_, which waiting_mutex_ guards.
+// attempts_ and requests_, which waiting_mutex_ guards. In each slot, `end` is the worker's part of the object.
 #pragma once
 
 #include <array>
@@ -54,17 +54,17 @@ struct DeviceSlot {
     std::unique_ptr<Connector> connector;
     std::map<std::uint32_t, std::unique_ptr<ThreadDomain>> domains;        // by worker
     std::map<std::uint32_t, std::unique_ptr<CompletionChannel>> channels;  // by worker, for workers that may sleep
-    // A pair of worker and "with time stamps" is in here if the log says already how that worker polls this device.
+    // The pairs (worker, with time stamps) for which the log already says how the worker polls this device's CQs.
     std::set<std::pair<std::uint32_t, bool>> polls_logged;
     std::uint32_t next_vector = 0;
     std::uint32_t default_pd = 0;
-    bool lost = false;     // the device failed or was removed, and no objects are made on it any more
-    bool removed = false;  // the application was told that the device was removed
+    bool lost = false;     // the device failed or was removed; no new objects are made on it
+    bool removed = false;  // the application has been notified of the removal
 };
 
 struct PdSlot {
     std::uint32_t device = 0;
-    // ClientShare::id of the process whose addresses the domain's regions have; 0: this process
+    // ClientShare::id of the process in whose address space the domain's regions lie. 0 means this process.
     std::uint32_t client = 0;
     UniquePd pd;
 };
@@ -72,10 +72,10 @@ struct PdSlot {
 struct RegionSlot {
     void* data = nullptr;
     std::uint64_t iova = 0;
-    HostMemory memory;  // empty: the program owns the memory
+    HostMemory memory;  // empty if the program owns the memory
     UniqueMr mr;        // destroyed before `memory`
     std::uint32_t pd = 0;
-    MrHandle handle;  // valid: windows may be bound to the region, and the workers know the region
+    MrHandle handle;  // if valid, windows may be bound to the region, and all workers know the region
     bool ending = false;
 };
 
@@ -89,8 +89,8 @@ struct RegionPlan {
     std::uint64_t iova = 0;
     Access access;
 
-    /// Registers the region. Any thread; may take long, because it pins memory. The protection domain must exist until
-    /// the call returns. Throws Error.
+    /// Registers the region. Any thread may call this. The call may take long, because it pins memory. The protection
+    /// domain must exist until the call returns. Throws Error.
     [[nodiscard]] UniqueMr carry_out() const;
 };
 
@@ -100,7 +100,8 @@ struct RegionEnd {
     Device* device = nullptr;
     ibv_mr* mr = nullptr;
 
-    /// Deregisters the region. Any thread; may take long, because it unpins memory. Returns an errno value, or 0.
+    /// Deregisters the region. Any thread may call this. The call may take long, because it unpins memory. Returns an
+    /// errno value, or 0.
     [[nodiscard]] int carry_out() const noexcept { return device->destroy(mr); }
 };
 
@@ -112,8 +113,8 @@ struct AhPlan {
     ibv_pd* verbs_pd = nullptr;
     ibv_ah_attr address{};
 
-    /// Makes the address handle. Any thread; may take a second if the kernel asks the network who has the address
-    /// (H15). The protection domain must exist until the call returns. Throws Error.
+    /// Makes the address handle. Any thread may call this. The call may take a second if the kernel asks the network
+    /// who has the address (H15). The protection domain must exist until the call returns. Throws Error.
     [[nodiscard]] UniqueAh carry_out() const;
     /// Waits for the neighbour's address as carry_out() does, but makes no address handle.
     void find_neighbour() const;
@@ -132,7 +133,7 @@ struct AhSlot {
     WorkerAh end;
 };
 
-// A CQ of one worker on one device, with the entries that its QPs have reserved (I3).
+// A CQ of one worker on one device, with the number of entries that the CQ's QPs have reserved (I3).
 struct CqSlot {
     std::uint32_t device = 0;
     std::uint32_t capacity = 0;
@@ -140,7 +141,7 @@ struct CqSlot {
     std::uint32_t queues = 0;  // send and receive queues that complete here
     bool failed = false;       // gets no more queue pairs
     bool device_time = false;  // only for queue pairs of sessions with SessionOptions::device_time (D37)
-    // By index of the SRQ: its queue pairs that complete here. The SRQ's depth is reserved once (D21).
+    // By SRQ index: how many of the SRQ's queue pairs complete on this CQ. The SRQ's depth is reserved only once (D21).
     std::map<std::uint16_t, std::uint32_t> srqs;
     UniqueCq cq;
     std::unique_ptr<WorkerCq> end;
@@ -164,7 +165,7 @@ struct SessionSlot {
     std::shared_ptr<ClientShare> client;
     ForeignFd visitor_fd;     // SessionBells::visitor
     UniqueFd application_fd;  // SessionBells::application
-    // A closed pool. The completions of `buffers` of its buffers may still be in the session's ring, until the
+    // A closed pool. The session's ring may still contain completions for `buffers` of the pool's buffers, until the
     // application has taken all entries before number `produced`.
     struct Unpolled {
         std::uint32_t buffers = 0;
@@ -178,7 +179,7 @@ struct SessionSlot {
 
 struct WorkerSlot {
     WorkerConfig config;
-    UniqueFd bell;      // eventfd that wakes the worker; invalid: the worker never sleeps
+    UniqueFd bell;      // eventfd that wakes the worker; invalid if the worker never sleeps
     UniqueFd visitors;  // epoll over the eventfds with which other processes wake the worker
     std::unique_ptr<Worker> worker;
     std::unique_ptr<WorkerProxy> proxy;
@@ -196,16 +197,16 @@ struct PoolSlot {
     std::uint32_t shares = 0;                        // buffers of all shares together
     std::uint32_t places = 0;                        // completions that the pool may have in its session's ring
     bool attached = true;                            // the worker knows the pool
-    std::shared_ptr<ReceivePoolCounters> published;  // the pool's counters; null: the counters are in `end`
+    std::shared_ptr<ReceivePoolCounters> published;  // the pool's counters; null if they are in `end`
     std::unique_ptr<WorkerPool> end;
-    // Points to `end`, as the pool's kind; the other pointer is null.
+    // The pointer for the pool's kind points to `end`. The other pointer is null.
     BufferPool* buffers = nullptr;
     RingPool* ring = nullptr;
 };
 
 // The share that a queue pair or a shared receive queue has of a pool.
 struct PoolShare {
-    PoolSlot* pool = nullptr;  // null: no share
+    PoolSlot* pool = nullptr;  // null if there is no share
     std::uint32_t buffers = 0;
 };
 
@@ -217,10 +218,10 @@ struct SrqSlot {
     std::uint32_t depth = 0;
     std::uint32_t qps = 0;  // queue pairs that take receives from it
     std::uint32_t credit_connections = 0;
-    UniqueSrq srq;  // null once its device was lost
+    UniqueSrq srq;  // null after the device was lost
     PoolShare pool;
     std::unique_ptr<WorkerSrq> end;
-    std::unique_ptr<SharedGrants> grants;  // null: credit_connections is 0
+    std::unique_ptr<SharedGrants> grants;  // null if credit_connections is 0
 };
 
 struct QpSlot {
@@ -242,16 +243,17 @@ struct QpSlot {
     SrqSlot* srq = nullptr;
     PoolShare pool;
     PoolShare rendezvous;
-    // With an SRQ: the QP takes no more receives, and all receives that it took have completed
+    // Only used with an SRQ. True if the QP takes no more receives, and all receives that it took have completed
     // (IBV_EVENT_QP_LAST_WQE_REACHED).
     bool last_wqe_reached = false;
     std::uint32_t qp_num = 0;
     UniqueAh marker_ah;  // UD: the QP's own address, to which the marker is sent (D41)
-    // With flow control: the control block, followed by the entries. Freed after the queue pair.
+    // Only with flow control: the control block to which the peer writes, followed by FlowParts::entries. Freed after
+    // the queue pair.
     HostMemory control_block;
     UniqueMr control_mr;
     UniqueMr entries_mr;
-    UniqueQp qp;  // null once its device was lost
+    UniqueQp qp;  // null after the device was lost
     std::unique_ptr<WorkerQp> end;
     std::uint64_t retire_command = 0;  // number of the last command that retires the queue pair at its worker
     ConnectionId connection = 0;
@@ -262,18 +264,18 @@ struct QpSlot {
 /// A device's index, and one of its connections.
 using ConnectionKey = std::pair<std::uint32_t, ConnectionId>;
 
-/// The part of the runtime that serves other processes (runtime/attach). These calls tell it what happens in the
-/// runtime.
+/// The part of the runtime that serves other processes (runtime/attach). The runtime calls these functions to report
+/// what happens.
 class ClientHost {
 public:
     virtual ~ClientHost() = default;
     /// An attempt to connect has ended, or a connection request has come.
     virtual void connections_changed() = 0;
     virtual void event(const Event& event) = 0;
-    /// The session's rings contain data that no session writes. Returns false if the session belongs to none of the
-    /// served processes.
+    /// The session's rings contain data that a correct session never writes. Returns false if the session belongs to
+    /// none of the served processes.
     virtual bool session_broken(std::uint32_t session) = 0;
-    /// The runtime ends. When this call returns, no work of the host may use the runtime any more.
+    /// The runtime ends. After this call returns, the host must not use the runtime.
     virtual void runtime_stops() = 0;
 };
 
@@ -348,7 +350,7 @@ public:
     std::uint32_t limit(SrqHandle handle) override;
 
     PoolInfo create_pool(const PoolSpec& spec) override { return create_pool(spec, nullptr); }
-    /// `published`: counters that another process can read, too; null: the pool has counters of its own.
+    /// `published` holds counters that another process can read, too. If it is null, the pool has private counters.
     PoolInfo create_pool(const PoolSpec& spec, std::shared_ptr<ReceivePoolCounters> published);
     void close_pool(PoolHandle handle, std::uint64_t region) override;
     std::vector<HeldBuffer> held_buffers(PoolHandle handle) override;
@@ -366,28 +368,28 @@ public:
     /// Runs `job` on the control thread and waits for it. Must be called from another thread. Throws the job's
     /// exception.
     void call(std::function<void()> job);
-    /// From now on the runtime calls `host`; null: it calls nobody.
+    /// From now on the runtime calls `host`, or nobody if `host` is null.
     void set_host(ClientHost* host) noexcept { host_ = host; }
     void require_running() const;
-    /// Updates the numbers of objects in ControlCounters. Otherwise these numbers may be 50 ms old.
+    /// Updates the numbers of objects in ControlCounters. Without this call, these numbers may be 50 ms old.
     void count_things_here() noexcept;
-    /// `block`: layout.bytes() of memory, which must exist as long as the worker may write to it; empty: the runtime
-    /// allocates the block. `client`: the share of the worker that the session's process has; null: the session is of
-    /// this process.
+    /// `block` has layout.bytes() bytes, and must exist as long as the worker may write to it. If `block` is empty, the
+    /// runtime allocates the memory. `client` is the other process's share of the worker, or null for a session of this
+    /// process.
     [[nodiscard]] std::uint32_t open_session_here(const SessionOptions& options, HostMemory block, SessionBells bells,
                                                   std::shared_ptr<ClientShare> client);
-    /// `abandoned`: does not wait for the requests in the session's ring, because the session's process could add
-    /// requests without end.
+    /// If `abandoned` is true, does not wait for the requests in the session's ring, because the session's process
+    /// could add requests without end.
     bool close_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline,
                             bool abandoned = false);
     /// The first part of close_session_here(): tells the worker to release the session, and does not wait for that.
     /// Throws Error if the provider does not destroy one of the session's queue pairs.
     void begin_closing_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline,
                                     bool abandoned = false);
-    /// After begin_closing_session_here(): whether the session is closed.
+    /// Returns whether the session is closed. Called after begin_closing_session_here().
     [[nodiscard]] bool session_closed_here(std::uint32_t session_id);
-    /// How many submissions the worker refused although the session's own library should have refused them before.
-    /// Valid until release_session().
+    /// Returns the number of submissions that the worker refused. The session's own library should have refused them
+    /// earlier. Valid until release_session().
     [[nodiscard]] std::uint64_t submissions_refused(std::uint32_t session) const noexcept;
     [[nodiscard]] std::uint32_t choose_worker(const std::string& name) const;
     [[nodiscard]] const WorkerConfig& worker_config(std::uint32_t worker) const { return workers_[worker]->config; }
@@ -397,15 +399,14 @@ public:
     [[nodiscard]] ConnectionKey begin_accept_here(std::uint32_t device, ConnectionId request, QpHandle handle,
                                                   const FlowBlock& flow, const ConnectOptions& options);
     [[nodiscard]] bool has_outcome(const ConnectionKey& key);
-    /// Forgets the attempt, because nobody waits for its outcome any more.
+    /// Forgets the attempt. Called when nobody waits for its outcome.
     void drop_attempt_here(const ConnectionKey& key) noexcept;
     std::vector<std::byte> conclude_here(const ConnectionKey& key, QpHandle handle, const ConnectOptions& options,
                                          const std::string& what);
     /// Returns nothing if the queue pair does not exist, or has nothing in flight.
     [[nodiscard]] std::optional<Retirement> begin_retiring_here(QpHandle handle,
                                                                 std::chrono::steady_clock::time_point deadline);
-    /// Returns nothing while the queue pair is not retired. Afterwards returns whether all its work was flushed in
-    /// time.
+    /// Returns nothing until the queue pair is retired. Then returns whether all its work was flushed in time.
     [[nodiscard]] std::optional<bool> retired_here(Retirement& retirement);
     /// Ends the queue pair. `drained` is the result of retired_here().
     void end_retired_here(QpHandle handle, bool drained);
@@ -427,14 +428,15 @@ public:
     [[nodiscard]] UseSearch search_region_here(std::uint64_t id);
     /// Returns nothing if the registration has already ended with the runtime. Then the region is removed at once.
     [[nodiscard]] std::optional<RegionEnd> begin_deregistering_here(std::uint64_t id, const UseSearch& search);
-    /// Called after begin_deregistering_here(). `error` is the result of RegionEnd::carry_out(), or ECANCELED if that
-    /// was not called. If the region has not ended, throws `error` as an Error, and the region stays as it was before.
+    /// Called after begin_deregistering_here(). `error` is the result of RegionEnd::carry_out(), or ECANCELED if
+    /// carry_out() was not called. If the region has not ended, throws `error` as an Error, and the region stays as it
+    /// was before.
     void end_deregistering_here(std::uint64_t id, int error);
     [[nodiscard]] UseSearch search_window_here(MwHandle handle);
     void end_window_here(MwHandle handle, const UseSearch& search);
     [[nodiscard]] UseSearch search_ah_here(AhHandle handle);
-    /// From now on the workers do not find the address handle for new sends. Then end_ah_here() or restore_ah_here()
-    /// must be called. Returns a search for sends that the workers took before.
+    /// From now on the workers refuse new sends with this address handle. The caller must call end_ah_here() or
+    /// restore_ah_here() next. Returns a search for sends that the workers took earlier.
     [[nodiscard]] UseSearch begin_removing_ah_here(AhHandle handle, const UseSearch& search);
     void end_ah_here(AhHandle handle, const UseSearch& removal);
     void restore_ah_here(AhHandle handle) noexcept;
@@ -449,8 +451,8 @@ public:
     [[nodiscard]] AhPlan plan_ah_here(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh,
                                       const std::string& device, PdId pd);
     AhHandle add_ah_here(const AhPlan& plan, UniqueAh ah);
-    /// The address that connect() would use. If AhPlan::find_neighbour() is called before connect_here(), the queue
-    /// pair is parked only for as long as a call to the provider takes, and not while the kernel asks the network.
+    /// Returns the address to which connect() connects the queue pair. The caller calls AhPlan::find_neighbour() before
+    /// connect_here(), so that the queue pair is not parked while the kernel asks the network.
     [[nodiscard]] AhPlan plan_way_here(QpHandle handle, const QpInfo& peer, const PathAttributes& path);
     void connect_here(QpHandle handle, const QpInfo& peer, const PathAttributes& path);
     /// Sleeps briefly before the next check of a condition, in a job that has a time limit. This wait does not count as
@@ -458,7 +460,7 @@ public:
     void wait_a_little_here();
     // The next two functions are for calls of the program that owns the runtime. They wait for the workers.
     void await_here(UseSearch& search);
-    /// Calls `begin`, and again until the worker has room for the command.
+    /// Calls `begin`, and repeats the call until the worker has room for the command.
     template <class Begin>
     auto begin_here(Begin&& begin) {
         for (;;) {
@@ -472,7 +474,7 @@ public:
     /// Keeps an object until the runtime is destroyed: memory that a device may reach, or counters that are in use.
     void keep_until_end(std::shared_ptr<void> what) { kept_.push_back(std::move(what)); }
 
-    /// Any thread. Does not need the control thread.
+    /// Any thread may call this. Does not use the control thread.
     [[nodiscard]] Health health() const;
 
     const Config config;

@@ -1,5 +1,5 @@
-// Finds out whether any worker still has a work request that names an object that is about to end. A worker spreads the
-// search over many steps, because an application's ring may be long.
+// Before an object ends, finds out whether any worker still has a work request that names the object. A worker spreads
+// the search over many steps, because an application's ring may be long.
 //
 // Thread safety: only the control thread, and only while the workers exist.
 #pragma once
@@ -35,7 +35,7 @@ public:
         parts_.push_back({&worker, &proxy, begin(proxy)});
     }
     [[nodiscard]] bool over();
-    /// After over() has returned true: a worker that has such a work request, or null.
+    /// Returns a worker that has such a work request, or null. Valid after over() has returned true.
     [[nodiscard]] const WorkerSlot* user() const noexcept { return user_; }
 
 private:

@@ -34,8 +34,8 @@ MrHandle RuntimeState::add_bindable_here(ibv_mr& mr, std::uint32_t pd) {
     return *handle;
 }
 
-// Returns null if no worker knows the region any more. Otherwise a worker has binds in flight to the region: returns
-// that worker, and all workers still know the region.
+// Removes the region from all workers, and returns null. If a worker has binds in flight to the region, returns that
+// worker, and all workers still know the region.
 WorkerSlot* RuntimeState::remove_bindable_here(const RegionSlot& region) {
     if (!region.handle.valid()) {
         return nullptr;

@@ -12,8 +12,8 @@
 namespace pollcore {
 namespace {
 
-// How often a queue pair that waits for its peer's credit checks whether the peer has vanished. Then the transport's
-// retries take further time.
+// While a queue pair waits for its peer's credit, it checks this often whether the peer has vanished. Before such a
+// check fails, the transport's retries take further time.
 constexpr std::chrono::seconds kProbeEvery{1};
 
 // Throws Error if the worker's configuration asks for something that the device cannot do.

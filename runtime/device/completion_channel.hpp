@@ -1,9 +1,9 @@
 // A completion channel informs one sleeping thread about completions on one device (H21).
 //
 // Works like ibv_create_comp_channel(3), ibv_get_cq_event(3) and ibv_ack_cq_events(3). These functions use internals of
-// the ibv_context, so they do not work for a software device (H24). Before it sleeps, the thread arms all CQs by
-// ibv_req_notify_cq, polls each CQ once, and takes all events. Only if it has found neither a completion nor an event,
-// it waits on fd(), at most until look_again_ns().
+// the ibv_context, so they do not work for a software device (H24). Before a thread sleeps, it arms all CQs by
+// ibv_req_notify_cq, polls each CQ once, and takes all events. It waits on fd() only if it has found neither a
+// completion nor an event, and at most until look_again_ns().
 //
 // Thread safety: only the sleeping thread calls the functions, except the constructor and the destructor.
 // Ownership: a channel must outlive the CQs that were made with it. Each event that was taken must be acknowledged
@@ -32,10 +32,10 @@ public:
     /// no event will ever come again.
     [[nodiscard]] virtual int next_event(ibv_cq*& cq) noexcept = 0;
     virtual void acknowledge(ibv_cq& cq, std::uint32_t events) noexcept = 0;
-    /// Called after next_event() has returned EAGAIN. Returns the time when next_event() must be called again even if
-    /// fd() is not readable, in nanoseconds of the steady clock, or of the clock that the device was given. kNever: it
-    /// need not be called. A software device needs such calls for its timers, because it works only during the calls of
-    /// its users.
+    /// Called after next_event() has returned EAGAIN. Returns the time at which next_event() must be called again even
+    /// if fd() is not readable. The time is in nanoseconds of the steady clock, or of the clock that the device was
+    /// given. kNever means that no such call is needed. A software device needs such calls for its timers, because it
+    /// works only during the calls of its users.
     [[nodiscard]] virtual std::uint64_t look_again_ns() noexcept { return kNever; }
 
     /// Called after next_event() has returned EAGAIN, when the thread has woken up or does not sleep after all. From

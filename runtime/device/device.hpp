@@ -57,16 +57,16 @@ struct DeviceLimits {
     bool memory_windows_2 = false;         ///< IBV_DEVICE_MEM_WINDOW_TYPE_2A or _2B
     bool invalidation = false;             ///< IBV_WR_LOCAL_INV and _SEND_WITH_INV (IBV_DEVICE_MEM_MGT_EXTENSIONS)
     bool thread_domains = false;           ///< objects made in a ThreadDomain need no locks of the provider
-    bool extended_cqs = false;             ///< CQs can be polled by ibv_start_poll and its kin
+    bool extended_cqs = false;             ///< CQs can be polled by ibv_start_poll and ibv_next_poll
     PollChoice poll = kPollOfOthers;       ///< which way to poll CQs takes fewer cycles, if extended_cqs is true
-    /// Which bits of a completion's time stamp are valid, with CqOptions::device_time; 0: completions have no time
+    /// The valid bits of a completion's time stamp (CqOptions::device_time). 0 means that completions have no time
     /// stamp.
     std::uint64_t completion_timestamp_mask = 0;
     std::uint64_t hca_core_clock_khz = 0;  ///< frequency of the time stamps' clock; 0: the device does not say
-    /// False: ibv_next_poll must not be called on an empty CQ. So each completion is taken between an ibv_start_poll
-    /// and an ibv_end_poll of its own.
+    /// If false, ibv_next_poll must not be called on an empty CQ. Then each completion needs its own ibv_start_poll and
+    /// ibv_end_poll.
     bool next_poll = true;
-    /// The provider's code can be kept from reading and writing the memory of SGEs: see QpOptions::foreign_addresses.
+    /// True if the provider's code can be kept from accessing the memory of SGEs: see QpOptions::foreign_addresses.
     bool foreign_addresses = false;
 };
 
@@ -98,12 +98,12 @@ struct CqOptions {
     ibv_comp_channel* channel = nullptr;  ///< CompletionChannel::verbs() of the domain; null: the CQ has no events
     std::uint32_t comp_vector = 0;        ///< number of the CQ's interrupt vector, below limits().comp_vectors
     void* cq_context = nullptr;
-    /// The CQ is an ibv_cq_ex and is polled by ibv_start_poll. The standard fields and the immediates of its
-    /// completions can be read. With a domain the CQ is single-threaded, if the device offers that. EOPNOTSUPP if
-    /// DeviceLimits::extended_cqs is false.
+    /// If true, the CQ is an ibv_cq_ex and is polled by ibv_start_poll. The standard fields and the immediates of its
+    /// completions can be read. With a domain the CQ is single-threaded, if the device offers that. create_cq() throws
+    /// EOPNOTSUPP if DeviceLimits::extended_cqs is false.
     bool extended = false;
-    /// Only with `extended`: ibv_wc_read_completion_ts can be called on the CQ, too. EOPNOTSUPP if
-    /// DeviceLimits::completion_timestamp_mask is 0.
+    /// Only with `extended`. If true, ibv_wc_read_completion_ts can be called on the CQ, too. create_cq() throws
+    /// EOPNOTSUPP if DeviceLimits::completion_timestamp_mask is 0.
     bool device_time = false;
 };
 
@@ -116,9 +116,10 @@ struct QpOptions {
     ibv_qp_type type = IBV_QPT_RC;
     ibv_qp_cap cap{};
     bool signal_all = false;
-    /// SGEs hold addresses of another process. At these addresses this process has other memory, or none. So the
-    /// provider's code must not read or write there. Otherwise some providers would do so, because they let the NIC put
-    /// small messages into CQEs (H8). EOPNOTSUPP if DeviceLimits::foreign_addresses is false.
+    /// If true, SGEs contain addresses of another process. At these addresses this process has other memory, or none,
+    /// so the provider's code must not read or write there. By default some providers do: their NIC puts small messages
+    /// into CQEs, and the CPU copies them to the SGE's address (H8). create_qp() throws EOPNOTSUPP if
+    /// DeviceLimits::foreign_addresses is false.
     bool foreign_addresses = false;
     void* qp_context = nullptr;
 };
@@ -138,7 +139,7 @@ public:
     Device& operator=(const Device&) = delete;
 
     [[nodiscard]] const std::string& name() const noexcept { return name_; }
-    /// "soft" or "verbs", with the provider's device name: for messages and reports.
+    /// Returns "soft" or "verbs", with the provider's device name, for messages and reports.
     [[nodiscard]] virtual std::string describe() const = 0;
     [[nodiscard]] virtual bool is_software() const noexcept = 0;
     [[nodiscard]] virtual ibv_context* context() noexcept = 0;
@@ -157,7 +158,8 @@ public:
     [[nodiscard]] virtual std::unique_ptr<CompletionChannel> create_channel(ThreadDomain* domain) = 0;
     [[nodiscard]] virtual ibv_cq* create_cq(const CqOptions& options) = 0;
     /// From now on the CQ raises one event for every `count` completions. After `period_us` microseconds it raises an
-    /// event for fewer completions, too. ibv_modify_cq(3). EOPNOTSUPP if limits() have no moderation.
+    /// event for fewer completions, too. ibv_modify_cq(3). The caller must keep to the limits of moderation in
+    /// limits().
     virtual void moderate(ibv_cq* cq, std::uint16_t count, std::uint16_t period_us) = 0;
     /// Makes a QP in RESET. Raises `options.cap` to the capacity that the device gave.
     [[nodiscard]] virtual ibv_qp* create_qp(QpOptions& options) = 0;
@@ -175,14 +177,14 @@ public:
     /// (H15).
     [[nodiscard]] virtual ibv_ah* create_ah(ibv_pd* pd, ibv_ah_attr& attr) = 0;
     /// Waits until the kernel knows the neighbour's address, so that connecting a queue pair does not have to wait for
-    /// it (H15). Throws Error if no neighbour answers. Any thread; may take a second. On a device where connecting
-    /// never waits, this does nothing.
+    /// it (H15). Throws Error if no neighbour answers. Any thread may call this. The call may take a second. Does
+    /// nothing on a device where connecting never waits.
     virtual void find_neighbour(ibv_pd* pd, ibv_ah_attr& attr) {
         (void)pd;
         (void)attr;
     }
-    /// Returns the address of a datagram's sender. It is taken from the completion, and from the GRH at the beginning
-    /// of the receive buffer. ibv_init_ah_from_wc(3).
+    /// Returns the address of a datagram's sender, taken from the completion and from the GRH at the beginning of the
+    /// receive buffer. ibv_init_ah_from_wc(3).
     [[nodiscard]] virtual ibv_ah_attr way_back(ibv_wc& wc, ibv_grh& grh) = 0;
     virtual void modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) = 0;
     virtual ibv_qp_attr query(ibv_qp* qp, int mask) = 0;
@@ -198,17 +200,18 @@ public:
     virtual int destroy(ibv_qp* qp) noexcept = 0;
     virtual int destroy(ibv_srq* srq) noexcept = 0;
     virtual int destroy(ibv_mr* mr) noexcept = 0;
-    /// If the window was bound, it gives no access any more.
+    /// Also ends the window's binding.
     virtual int destroy(ibv_mw* window) noexcept = 0;
 
-    /// Readable when next_async_event() would return an event. Non-blocking; owned by the device.
+    /// The descriptor is readable if next_async_event() has an event to return. It is non-blocking, and the device owns
+    /// it.
     [[nodiscard]] virtual int async_fd() const noexcept = 0;
     /// An event that was taken must be acknowledged before its object is destroyed (H16).
     [[nodiscard]] virtual std::optional<ibv_async_event> next_async_event() = 0;
     virtual void acknowledge(const ibv_async_event& event) noexcept = 0;
 
-    /// The RNR counts that the device keeps, for the whole device or for one QP. Nothing if the device does not count
-    /// (H7).
+    /// Returns the RNR counts that the device keeps, for the whole device or for one QP. Returns nothing if the device
+    /// does not count (H7).
     [[nodiscard]] virtual std::optional<RnrCounts> rnr_counts() = 0;
     [[nodiscard]] virtual std::optional<RnrCounts> rnr_counts(ibv_qp* qp) = 0;
 
@@ -225,7 +228,7 @@ template <class T>
 struct DeviceDeleter {
     Device* device = nullptr;
     void operator()(T* object) const noexcept {
-        // EIO: the device was removed, and its objects with it.
+        // EIO means that the device was removed, and its objects with it.
         if (const int error = device->destroy(object); error != 0 && error != EIO) {
             log_error("{} keeps an object that is of no more use: {}", device->describe(), std::strerror(error));
         }

@@ -1,9 +1,9 @@
 // Chooses which verbs poll a CQ. If a worker's configuration leaves the choice open, measurements of the provider
 // decide (D35).
 //
-// A CQ is made for one of the two ways, and is only polled that way: nobody promises that both ways may be mixed on one
-// CQ (D36). The device's time stamps can only be read from an extended CQ. So the queue pairs of sessions that want
-// time stamps have CQs of their own (D37).
+// A CQ is made for one of the two ways, and is only polled that way: the verbs do not promise that both ways may be
+// mixed on one CQ (D36). The device's time stamps can only be read from an extended CQ. So the queue pairs of sessions
+// with time stamps use separate CQs (D37).
 //
 // Thread safety: constants and pure functions.
 #pragma once
@@ -15,7 +15,7 @@
 namespace pollcore {
 
 struct PollChoice {
-    bool extended = false;  ///< true: by ibv_start_poll and its kin; false: by ibv_poll_cq
+    bool extended = false;  ///< true: by ibv_start_poll and ibv_next_poll; false: by ibv_poll_cq
     std::string_view why;   ///< for the log
 };
 
@@ -27,16 +27,16 @@ inline constexpr PollChoice kPollOfMlx5{false,
                                         "a worker on libmlx5 takes 74 cycles an operation by ibv_poll_cq and 83 by "
                                         "ibv_start_poll, measured in bursts of 32 on a model of the NIC"};
 
-/// Measured on the software device: a worker's step, with the device's own work. The numbers are CPU cycles: medians of
-/// tests/bench on one CPU (Zen 5), whose time stamp counter moves in steps of 26. In bursts of 32, an operation takes
-/// 118 by ibv_poll_cq and 127 by ibv_start_poll. In bursts of 4: 150 and 162. Singly: 260 and 286. A step that finds
-/// nothing: 40 and 47.
+/// Measured on the software device: a worker's step, including the device's work in it. The numbers are CPU cycles:
+/// medians of tests/bench on one CPU (Zen 5), whose time stamp counter moves in steps of 26. In bursts of 32, an
+/// operation takes 118 by ibv_poll_cq and 127 by ibv_start_poll. In bursts of 4: 150 and 162. Singly: 260 and 286. A
+/// step that finds nothing: 40 and 47.
 inline constexpr PollChoice kPollOfSoftware{
     false,
     "its worker takes 118 cycles an operation by ibv_poll_cq and 127 by ibv_start_poll, measured in bursts of 32"};
 
-/// Not measured. By the source of rdma-core 44, both ways take the CQ's lock. ibv_poll_cq takes it once for a burst.
-/// With ibv_start_poll it is taken for every completion, because Soft-RoCE's ibv_next_poll cannot be used
+/// Not measured. By the source of rdma-core 44, both ways take the CQ's lock. ibv_poll_cq takes the lock once per
+/// burst. With ibv_start_poll the lock is taken for every completion, because Soft-RoCE's ibv_next_poll cannot be used
 /// (DeviceLimits::next_poll).
 inline constexpr PollChoice kPollOfSoftRoce{false,
                                             "Soft-RoCE's library takes its lock once a burst by ibv_poll_cq and once a "
@@ -48,9 +48,9 @@ inline constexpr PollChoice kPollOfSoftRoce{false,
 inline constexpr PollChoice kPollOfOthers{
     false, "the provider was not measured, and the verbs promise no gain by ibv_start_poll"};
 
-/// Returns the choice for a CQ of a worker whose configuration says `poll`. `extended_cqs`: the device has extended
-/// CQs. `by_table` is DeviceLimits::poll. `device_time`: the device has time stamps, and the CQ's queue pairs want time
-/// stamps.
+/// Returns the choice for a CQ of a worker whose configuration says `poll`. `extended_cqs` is true if the device has
+/// extended CQs. `by_table` is DeviceLimits::poll. `device_time` is true if the CQ's queue pairs need time stamps,
+/// which the device then has.
 [[nodiscard]] constexpr PollChoice choose_poll(PollVerbs poll, bool extended_cqs, const PollChoice& by_table,
                                                bool device_time) noexcept {
     if (device_time) {

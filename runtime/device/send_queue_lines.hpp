@@ -20,14 +20,15 @@ public:
 
     /// An object whose lines are not known.
     SendQueueLines() = default;
-    /// `posted`: the doorbell record's count, big endian. `n`: number of blocks, a power of two.
+    /// `posted` points to the doorbell record's count, which is big endian. `n` is the number of blocks, a power of
+    /// two.
     SendQueueLines(const std::uint32_t* posted, const void* blocks, std::uint32_t n) noexcept
         : posted_(posted), blocks_(static_cast<const std::byte*>(blocks)), mask_(n - 1) {}
 
     [[nodiscard]] bool known() const noexcept { return posted_ != nullptr; }
     void prefetch_posted() const noexcept { __builtin_prefetch(posted_, 1); }
-    /// Where the next work request begins. Reads the doorbell record. So the QP must exist, and nobody may reset or
-    /// destroy it during the call.
+    /// Returns the address at which the next work request begins. Reads the doorbell record. So the QP must exist, and
+    /// nobody may reset or destroy it during the call.
     [[nodiscard]] const std::byte* next_block() const noexcept { return blocks_ + (ntohl(*posted_) & mask_) * kBlock; }
     void prefetch_next_block() const noexcept { __builtin_prefetch(next_block(), 1); }
 

@@ -5,9 +5,9 @@
 namespace pollcore {
 namespace {
 
-// How often a sleeping worker looks at a control block, because the peer's writes to it raise no event.
-// kLookForCreditNs: while requests wait. kLookForTermsNs: while no request waits, and the peer may still send its
-// terms.
+// The time after which a sleeping worker looks at a control block again. The peer's writes to the block raise no event.
+// kLookForCreditNs holds while requests wait. kLookForTermsNs holds while no request waits, and the peer may still send
+// its terms.
 constexpr std::uint64_t kLookForCreditNs = 50'000;
 constexpr std::uint64_t kLookForTermsNs = 1'000'000;
 
@@ -40,7 +40,7 @@ void BlockFlow::set_gate() noexcept {
 
 // ---- As a sender ----
 
-/// True: the request need not wait. If it needs credit, the credit was taken.
+/// Returns true if the request need not wait. If the request needs credit, the credit was taken.
 bool BlockFlow::admit(Opcode opcode, std::uint32_t length) noexcept {
     if (!waiting().empty() || announced_) {
         return false;
@@ -51,7 +51,7 @@ bool BlockFlow::admit(Opcode opcode, std::uint32_t length) noexcept {
     return agreed_ && consume(length);
 }
 
-/// True: the peer's terms allow no message of this length, and the message cannot be announced either.
+/// Returns true if the peer's terms allow no message of this length, and the message cannot be announced either.
 bool BlockFlow::is_too_long(const WorkRequest& request, std::uint64_t length) const noexcept {
     return agreed_ && is_send(request.opcode) && (length > message_max_ || depth_ == 0) &&
            !can_announce(request, length);
@@ -80,8 +80,8 @@ bool BlockFlow::hold(Turn& turn, WorkerSession& session, Share& share, const Wor
     return true;
 }
 
-/// Called when a request finds too little credit. True: the request waits. False: the caller posts it now, because the
-/// peer has granted more or because the queue pair is in error.
+/// Called when a request finds too little credit. Returns true if the request waits. Returns false if the caller must
+/// post it now, because the peer has granted more or the queue pair is in error.
 bool BlockFlow::keep_waiting(Turn& turn, WorkerSession& session, const WorkRequest& request, std::size_t slot,
                              std::uint32_t length) noexcept {
     if (flows() && (!take_grants(turn) || admit(request.opcode, length))) {
@@ -93,14 +93,14 @@ bool BlockFlow::keep_waiting(Turn& turn, WorkerSession& session, const WorkReque
     return true;
 }
 
-/// The peer's grants, if they are more than granted_. If they are fewer, an old write has come late.
+/// Returns the peer's grants if they are more than granted_. Fewer grants come from an old write that arrived late.
 std::optional<std::uint32_t> BlockFlow::news_of_grants() const noexcept {
     // Acquire: the peer wrote the grants after it had posted the receives, or read the lines, that it grants.
     const auto word = GrantWord::unpack(block_.grants[0].load(std::memory_order_acquire));
     return word && static_cast<std::int32_t>(*word - granted_) > 0 ? word : std::nullopt;
 }
 
-/// Adds new grants to the credit. False: the peer granted more than its terms allow, so the queue pair is in error.
+/// Adds new grants to the credit. Returns false, with the queue pair in error, if there are more than the terms allow.
 bool BlockFlow::take_grants(Turn& turn) noexcept {
     const std::optional<std::uint32_t> word = news_of_grants();
     if (!word) {
@@ -154,7 +154,8 @@ bool BlockFlow::take_grants(Turn& turn) noexcept {
     return posted;
 }
 
-/// A refused request takes no receive of the peer, so it gives its credit back.
+/// A refused request takes no receive of the peer, so it gives its credit back. With write rings it cannot. Then
+/// returns true if the connection must end, because the peer would wait for ever for the missing record.
 bool BlockFlow::refused(Opcode opcode, bool others) noexcept {
     if (!gives_credit_back()) {
         return others || is_send(opcode);
@@ -224,9 +225,9 @@ bool BlockFlow::turn(Turn& turn, std::uint32_t& work) noexcept {
     return unsettled();
 }
 
-/// Accepts the peer's terms, and sends this end's terms if a request waits or the peer's terms have come. It does not
-/// send them earlier: a peer that is not connected yet would not answer, and the write could break the connection. A
-/// waiting request shows that the application expects the peer to be connected.
+/// Accepts the peer's terms, and sends this end's terms if a request waits or the peer's terms have come. This end does
+/// not send its terms earlier: a peer that is not connected yet would not answer, and the write could break the
+/// connection. A waiting request shows that the application expects the peer to be connected.
 std::uint32_t BlockFlow::agree(Turn& turn) noexcept {
     std::uint32_t work = 0;
     if (const auto terms = agreed_ ? std::nullopt : block_.read_terms()) {
@@ -290,7 +291,7 @@ bool BlockFlow::write_terms(Turn& turn) noexcept {
         ControlBlock::kTerms, 0);
 }
 
-/// False: nothing was posted, because kWritesMax writes are in flight or the provider refused the write.
+/// Returns false if nothing was posted: kWritesMax writes are in flight, or the provider refused the write.
 bool BlockFlow::write(Turn& turn, ibv_sge sge, std::size_t to, unsigned flags) noexcept {
     if (writes_ == kWritesMax) {
         return false;

@@ -1,5 +1,5 @@
 // The common part of the flow controls that use control blocks. Each end has a control block that the other end may
-// write (peer/control_block.hpp).
+// write. peer/control_block.hpp explains terms and grants.
 //
 // The end that has something to send first writes its terms into the other end's block. The other end answers with its
 // own terms. From then on each receiver writes its grants into the sender's block, and the sender sends no more than it
@@ -70,11 +70,11 @@ protected:
     virtual void complete_terms(Turn&, FlowTerms&) noexcept {}
     /// Called when the peer's terms have been accepted.
     virtual void take_terms(const FlowTerms&) noexcept {}
-    /// Takes the credit for a message of this length in bytes. False: there is not enough credit, and none was taken.
+    /// Takes the credit for a message of this length in bytes. Returns false, and takes none, if there is too little.
     [[nodiscard]] virtual bool consume(std::uint32_t) noexcept { return take_credit(1); }
-    /// True: a message that the provider refused gives its credit back. False: its refusal ends the connection.
+    /// Whether a message that the provider refused gives its credit back. If not, the refusal ends the connection.
     [[nodiscard]] virtual bool gives_credit_back() const noexcept { return true; }
-    /// True: the message can be announced to the peer, although it is too long for the peer's receives.
+    /// Whether the message can be announced to the peer, although it is too long for the peer's receives.
     [[nodiscard]] virtual bool can_announce(const WorkRequest&, std::uint64_t) const noexcept { return false; }
     virtual void announce(Turn&, WorkerSession&, const WorkRequest&) noexcept {}
     /// The kind's part of turn(). Called only if the last set_announced() passed `busy` as true. Returns the amount of
@@ -83,8 +83,8 @@ protected:
     /// The kind's part of has_news(). Called only if the last set_announced() passed `busy` as true.
     [[nodiscard]] virtual bool announced_news() const noexcept { return false; }
 
-    /// hold() for a kind whose consume() is known at compile time. `consumes` calls it. A request that need not wait
-    /// takes a short path.
+    /// hold() for a kind whose consume() is known at compile time. `consumes` calls that consume(). A request that need
+    /// not wait takes a short path.
     template <class Consume>
     [[nodiscard]] [[gnu::always_inline]] bool hold_unless(Consume&& consumes, Turn& turn, WorkerSession& session,
                                                           Share& share, const WorkRequest& request,
@@ -109,8 +109,8 @@ protected:
     [[nodiscard]] Peer peer() const noexcept { return {start_.peer_addr, start_.peer_rkey}; }
     [[nodiscard]] const FlowStart& start() const noexcept { return start_; }
     [[nodiscard]] bool running() const noexcept { return connected_ && qp().life() == QpLife::ready && !qp().parked(); }
-    /// `open`: the last announced message has not ended, so all later requests wait. `busy`: turn_announced() may have
-    /// something to do.
+    /// `open` is true while the last announced message has not ended; all later requests then wait. `busy` is true if
+    /// turn_announced() may have something to do.
     void set_announced(bool open, bool busy) noexcept {
         announced_ = open;
         busy_ = busy;
@@ -141,8 +141,8 @@ protected:
         granted_ = position;
         credit_ = 0;
     }
-    /// Opens the gate if a new request has to wait for nothing but credit. Otherwise closes it. The gate stays closed
-    /// if sends are framed.
+    /// Opens the gate if a new request waits only when it finds no credit. Otherwise closes the gate. If sends are
+    /// framed, the gate stays closed, because the loop of worker/ordinary.cc does not frame sends.
     void set_gate() noexcept;
     void close_gate() noexcept {
         if (gate_open_) {

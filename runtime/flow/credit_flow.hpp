@@ -67,8 +67,8 @@ private:
         return counts_from() + (shared_ != nullptr ? used_ : qp().recvs().messages());
     }
 
-    // Grants of the shared receive queue from which the queue pair takes its receives. Null: the queue pair has a
-    // receive queue of its own.
+    // Grants of the shared receive queue from which the queue pair takes its receives. Null if the queue pair has its
+    // own receive queue.
     SharedGrants* shared_;
     Rendezvous rendezvous_;
     std::uint32_t used_ = 0;  // messages that have taken receives of a shared receive queue

@@ -33,7 +33,7 @@ struct FlowParts {
 
     std::uint32_t receives = 0;      ///< receives that the queue pair's own receive queue holds at a time
     std::uint32_t message_max = 0;   ///< longest message that fits the receives
-    SharedGrants* grants = nullptr;  ///< not null: the queue pair takes its receives from a shared receive queue
+    SharedGrants* grants = nullptr;  ///< set if the queue pair takes its receives from a shared receive queue
     BufferPool* rendezvous = nullptr;
     std::uint32_t rendezvous_buffers = 0;
     RingPool* ring = nullptr;  ///< holds the ring in which the peer's messages arrive; null: there is no ring
@@ -58,15 +58,15 @@ struct FlowKind {
     // ---- What the kind can do, and what it requires ----
 
     bool needs_receives = false;  ///< the queue pair must have receives: its own, or those of a shared receive queue
-    /// True: the kind works with a shared receive queue that has SharedReceiveQueueOptions::credit_connections.
+    /// Whether the kind works with a shared receive queue that has SharedReceiveQueueOptions::credit_connections.
     bool shares_receives = false;
-    /// Announced messages that are read at a time; 0: QueuePairOptions::rendezvous_pool cannot be used.
+    /// Announced messages that are read at a time; 0 means that QueuePairOptions::rendezvous_pool cannot be used.
     std::uint32_t rendezvous_reads = 0;
 
     // ---- Making one end of a connection ----
 
     FlowTerms (*terms)(const FlowParts& parts) = [](const FlowParts&) { return FlowTerms{}; };
-    /// Makes the Flow of a queue pair, and moves parts.waiting into it. Null: this kind is no flow control.
+    /// Makes the Flow of a queue pair, and moves parts.waiting into it. Null if this kind is no flow control.
     std::unique_ptr<Flow> (*make)(WorkerQp& qp, FlowParts& parts) = nullptr;
 };
 

@@ -23,13 +23,13 @@ public:
     /// Send-queue slots and CQEs for reading announced messages.
     static constexpr std::uint32_t kReadsMax = 1;
 
-    /// `flow` owns this object. `block`: the queue pair's control block.
+    /// `flow` owns this object. `block` is the queue pair's control block.
     Rendezvous(WorkerQp& qp, Flow& flow, ControlBlock& block) : qp_(qp), flow_(flow), block_(block) {}
 
-    /// Announced messages are read into buffers of `pool`. `buffers`: how many of them this queue pair may occupy at a
-    /// time. Called before the worker gets the queue pair.
+    /// Announced messages are read into buffers of `pool`. This queue pair may occupy `buffers` of them at a time.
+    /// Called before the worker gets the queue pair.
     void read_into(BufferPool& pool, std::uint32_t buffers) noexcept { pool_.begin(pool, kReadsMax, buffers); }
-    /// The longest message that this end reads, in bytes; 0: it reads none.
+    /// The longest message that this end reads, in bytes; 0 if it reads none.
     [[nodiscard]] std::uint32_t read_max() const noexcept {
         return pool_.pool() != nullptr ? pool_.pool()->memory().buffer_bytes : 0;
     }
@@ -43,15 +43,15 @@ public:
         return length <= announce_max_ && request.num_sge == 1 && request.rkey != 0 &&
                request.opcode != Opcode::send_with_inv && (request.flags & kInline) == 0;
     }
-    /// Posts an announcement in place of the message. The caller has taken the message's credit. `number`: the
-    /// message's number in this life. `peer_block`, `rkey`: address and key of the peer's control block.
+    /// Posts an announcement in place of the message. The caller has taken the message's credit. `number` is the
+    /// message's number in this life of the queue pair. `peer_block` and `rkey` name the peer's control block.
     void announce(Turn& turn, WorkerSession& session, const WorkRequest& request, std::uint32_t number,
                   std::uint64_t peer_block, std::uint32_t rkey) noexcept;
-    /// True: an announced message has not ended yet.
+    /// Whether an announced message has not ended yet.
     [[nodiscard]] bool open() const noexcept { return state_ != State::none; }
-    /// True: the announcement has arrived at the peer, and the message has not ended.
+    /// Whether the announcement has arrived at the peer, and the message has not ended.
     [[nodiscard]] bool arrived() const noexcept { return state_ == State::arrived; }
-    /// True: the announcement has arrived, and the peer's count shows that the peer has read the message.
+    /// Whether the announcement has arrived, and the peer's count shows that the peer has read the message.
     [[nodiscard]] bool peer_has_read() const noexcept;
     /// Ends the announced message if the peer has read it. Returns the amount of work done.
     std::uint32_t end_announced(Turn& turn) noexcept;
@@ -64,10 +64,10 @@ public:
 
     // ---- As a receiver ----
 
-    /// Called when a write with immediate has taken a receive. `used`: the number of messages that took receives before
-    /// it. True: the write was an announcement, so the receive holds no message.
+    /// Called when a write with immediate has taken a receive. `used` is the number of messages that took receives
+    /// before this write. Returns true if the write was an announcement; the receive then holds no message.
     [[nodiscard]] bool take_announcement(Turn& turn, const Completion& completion, std::uint32_t used) noexcept;
-    /// True: the read of an announced message is in flight.
+    /// Whether the read of an announced message is in flight.
     [[nodiscard]] bool reading() const noexcept { return reading_ == Reading::under_way; }
     [[nodiscard]] bool waits_for_buffer() const noexcept { return reading_ == Reading::waits; }
     [[nodiscard]] bool has_buffer() const noexcept { return pool_.wants(); }
@@ -76,8 +76,8 @@ public:
 
     // ---- As a sender and as a receiver ----
 
-    /// Handles the completion of an announcement or of a read. True: a message of the peer has been read, and this end
-    /// must tell the peer.
+    /// Handles the completion of an announcement or of a read. Returns true if a message of the peer has been read;
+    /// this end must then notify the peer.
     [[nodiscard]] bool completed(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc) noexcept;
     /// Ends an announcement or a read that gets no completion.
     void lose(Turn& turn, const InFlightEntry& entry, Status status) noexcept;

@@ -35,7 +35,7 @@ void RingFlow::begin_life(Turn& turn) noexcept {
     BlockFlow::begin_life(turn);
 }
 
-// In the steps that follow, turn() hands out the messages that came before the error, and then reports their end.
+// In the steps that follow, turn() hands out the messages that came before the error, and then the final completion.
 void RingFlow::end_life(Turn& turn) noexcept {
     if (receives()) {
         turn.flows.add(*this);
@@ -98,8 +98,8 @@ void RingFlow::frame(ibv_send_wr& wr, const WorkRequest& request, std::uint32_t 
     if ((request.flags & kInline) != 0) {
         auto* tail = reinterpret_cast<std::byte*>(wr.sg_list->addr) + length + zeros;
         if (zeros != 0) {
-            // The word was written as a whole and will be read as a whole, so it is stored as a whole. A read after
-            // smaller stores would wait until those stores have left the store buffer (D10).
+            // Change the last word of the payload by one load and one store. The word is read again in one load, which
+            // would wait until smaller stores have left the store buffer (D10).
             std::uint64_t last = 0;
             std::memcpy(&last, tail - sizeof(last), sizeof(last));
             last &= ~std::uint64_t{0} >> 8 * zeros;

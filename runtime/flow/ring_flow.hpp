@@ -41,7 +41,7 @@ private:
     [[nodiscard]] bool consume(std::uint32_t length) noexcept override;
     [[nodiscard]] bool take_lines(std::uint32_t length) noexcept;
     [[nodiscard]] bool gives_credit_back() const noexcept override { return false; }
-    /// True: our ring serves this queue pair, so the queue pair's peer writes to it.
+    /// Whether our ring serves this queue pair, so that the queue pair's peer writes to the ring.
     [[nodiscard]] bool receives() const noexcept { return pool_ != nullptr && pool_->serves(qp()); }
 
     /// Registered memory for the parts of a record behind its payload: one frame for each place in the send queue.

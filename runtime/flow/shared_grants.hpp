@@ -26,7 +26,7 @@ public:
         /// these grants yet.
         [[nodiscard]] std::uint32_t unused() const noexcept { return unused_; }
         void add(std::uint32_t n) noexcept { unused_ += n; }
-        /// A message takes one of these receives. False: there is none.
+        /// A message takes one of these receives. Returns false if there is none.
         [[nodiscard]] bool use() noexcept {
             if (unused_ == 0) {
                 return false;
@@ -43,7 +43,7 @@ public:
         std::uint32_t unused_ = 0;
     };
 
-    /// `each`: the most unused grants that one grantee has.
+    /// `each` is the largest number of unused grants that one grantee may have.
     SharedGrants(const RecvQueue& queue, std::uint32_t each, std::size_t grantees) : queue_(queue), each_(each) {
         grantees_.reserve(grantees);
     }
@@ -53,7 +53,7 @@ public:
     /// Unused grants of all grantees together.
     [[nodiscard]] std::uint32_t granted() const noexcept { return granted_; }
 
-    /// Adds the grantee, unless it is there already, and grants it receives.
+    /// Adds the grantee, unless it is there already, and grants receives to it.
     void join(Turn& turn, Grantee& grantee) noexcept {
         if (std::find(grantees_.begin(), grantees_.end(), &grantee) == grantees_.end()) {
             grantees_.push_back(&grantee);
@@ -66,8 +66,8 @@ public:
         granted_ -= grantee.drop();
         grant(turn);
     }
-    /// A message of the grantee's peer has taken a receive. False: the grantee had no grant left, so the message took a
-    /// receive of another grantee.
+    /// A message of the grantee's peer has taken a receive. Returns false if the grantee had no grant left; the message
+    /// then took a receive of another grantee.
     [[nodiscard]] bool use(Turn& turn, Grantee& grantee) noexcept {
         if (!grantee.use()) {
             return false;

@@ -13,8 +13,8 @@
 
 namespace pollcore {
 
-/// The address of the announced message in the sender's memory. A peer writes this, so each field is checked before it
-/// is used.
+/// The address of the announced message in the sender's memory. A peer writes the announcement, so each field is
+/// checked before it is used.
 struct Announcement {
     std::uint64_t addr = 0;
     std::uint32_t rkey = 0;
@@ -23,7 +23,7 @@ struct Announcement {
     /// does not belong to this announcement.
     std::uint32_t number = 0;
     bool with_imm = false;
-    bool valid = true;  ///< false: no announcement has arrived since the last one was taken
+    bool valid = true;  ///< false if no announcement has arrived since the last one was taken
 
     using Words = std::array<std::uint64_t, 3>;
     [[nodiscard]] constexpr Words pack() const noexcept {

@@ -1,11 +1,11 @@
 // The control block: words that one end of a connection with flow control writes into the other end's memory, so that
-// no send meets a receiver that is not ready.
+// no send finds a receiver that is not ready.
 //
 // Each end has a control block that the other end may write. The end that first has a message to send writes its terms
-// into the other end's block, and the other end answers with its own terms. After that, with credits, the receiver
-// writes how many receives it has posted in this life of the queue pair (its grants), and the sender sends no more
-// messages than that. With write rings, the receiver's grants say up to which position the sender may fill the ring.
-// The sender fills the ring by RDMA writes.
+// (FlowTerms) into the other end's block, and the other end answers with its own terms. After that, with credits
+// (pollcore/flow_control.h), the receiver writes how many receives it has posted in this life of the queue pair (its
+// grants), and the sender sends no more messages than that. With write rings, the receiver's grants say up to which
+// position the sender may fill the ring. The sender fills the ring by RDMA writes.
 //
 // A peer writes the block, so its contents may be torn (H11), stale or a lie. Each word is checked before it is used.
 //
@@ -52,14 +52,14 @@ struct FlowTerms {
     std::uint16_t version = kVersion;
     std::uint16_t features = 0;
     /// With credits: the largest number of receives that this end has posted at a time. With write rings: the number of
-    /// lines of this end's ring; 0: this end has no ring.
+    /// lines of this end's ring; 0 means that this end has no ring.
     std::uint32_t depth = 0;
     std::uint32_t message_max = 0;  ///< the longest message that this end's receives or ring take, in bytes
     std::uint64_t ring_addr = 0;
     std::uint64_t ring_seed = 0;  ///< the seed of the stamps and seals of records (record.hpp)
     std::uint32_t ring_rkey = 0;
     std::uint32_t ring_position = 0;  ///< the position of the first record (record.hpp)
-    /// The longest message that this end reads from its sender's memory, in bytes; 0: this end reads no messages.
+    /// The longest message that this end reads from its sender's memory, in bytes; 0 if this end reads no messages.
     std::uint32_t rendezvous_max = 0;
     std::uint32_t reserved32 = 0;
     std::uint64_t reserved = 0;
@@ -67,7 +67,7 @@ struct FlowTerms {
 
     using Words = std::array<std::uint64_t, 8>;
 
-    /// A checksum of all words but the last.
+    /// A checksum of all words except for the last.
     [[nodiscard]] static constexpr std::uint64_t check_of(const Words& words) noexcept {
         std::uint64_t sum = 0x9e3779b97f4a7c15;
         for (std::size_t i = 0; i + 1 < words.size(); ++i) {
@@ -84,10 +84,10 @@ struct FlowTerms {
 };
 static_assert(sizeof(FlowTerms) == kCacheLine && sizeof(FlowTerms::Words) == sizeof(FlowTerms));
 
-/// Why a peer's terms or grants are not accepted.
+/// The reason why flow control ends a connection.
 enum class FlowFault : std::uint8_t {
     none,
-    not_terms,  ///< the check is right, but the magic number is another
+    not_terms,  ///< the check is right, but the magic number is wrong
     other_version,
     other_features,
     no_depth,         ///< the terms name no receives, or more receives than are possible
@@ -98,8 +98,8 @@ enum class FlowFault : std::uint8_t {
     /// The peer announced a message that is too long, or announced a message before an earlier one was read.
     bad_announcement,
     // Faults of this end:
-    post_refused,     ///< the provider refused a work request without which the following ones must not be posted
-    signal_refused,   ///< the provider refused a signaled work request that was to complete unsignaled ones, too
+    post_refused,     ///< the provider refused a work request that the connection needs
+    signal_refused,   ///< the provider refused a signaled work request whose CQE was to end unsignaled ones, too
     completion_lost,  ///< the provider lost the completion of an announcement, or of the read of a message
 };
 [[nodiscard]] constexpr bool is_own(FlowFault fault) noexcept {
@@ -124,7 +124,7 @@ struct alignas(kCacheLine) ControlBlock {
     Line grants{};  ///< word 0: the peer's grants; word 1: how many announced messages the peer has read
     Line terms{};
     Line announcement{};  ///< the announcement of the message whose receive completes next
-    // This end's own terms, from which they are sent. The peer could write here, too.
+    // This end's own terms. The device reads them here when they are sent. The peer could write here, too.
     Line own{};
 
     static constexpr std::size_t kGrants = 0;
@@ -144,7 +144,7 @@ struct alignas(kCacheLine) ControlBlock {
             own[i].store(words[i], std::memory_order_relaxed);
         }
     }
-    /// The peer's terms. Returns nothing until they have arrived whole.
+    /// The peer's terms. Returns nothing until all words have arrived.
     [[nodiscard]] std::optional<FlowTerms> read_terms() const noexcept {
         FlowTerms::Words words{};
         // Acquire: a software device writes the last word after the others, with release.
@@ -172,7 +172,7 @@ struct alignas(kCacheLine) ControlBlock {
 };
 static_assert(sizeof(ControlBlock) == 4 * kCacheLine);
 
-/// Why a peer's terms cannot be accepted, or FlowFault::none. `features`: the features that both ends must have.
+/// Returns why a peer's terms cannot be accepted, or FlowFault::none. Both ends must have these `features`.
 [[nodiscard]] constexpr FlowFault check_terms(const FlowTerms& terms, std::uint16_t features) noexcept {
     if (terms.magic != FlowTerms::kMagic) {
         return FlowFault::not_terms;

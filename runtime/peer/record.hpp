@@ -5,10 +5,10 @@
 //   word 1    with immediate 1 | lines skipped before it 31 | immediate 32
 //   seal      the last word of a line
 //
-// The sender fills a ring from its last address to its first, for two reasons. The reader knows at which address the
-// next record ends before it knows the record's length. And the two words and the seal follow the payload, so they
-// arrive last if the device keeps the order of bytes. If a record does not fit between the last record and the ring's
-// first address, it goes to the ring's last address, and word 1 contains the number of lines that it skipped.
+// The sender fills a ring from its last address to its first, for two reasons. First, the reader knows at which address
+// the next record ends before it knows the record's length. Second, the two words and the seal follow the payload, so
+// they arrive last if the device keeps the order of bytes. If a record does not fit between the last record and the
+// ring's first address, it goes to the ring's last address, and word 1 contains the number of lines that it skipped.
 //
 // A position is the number of lines written since the ring was made, modulo 2^32. The stamp depends on the position. So
 // the reader does not take a record of an earlier lap for a new one. The seal shows that the whole record has arrived.
@@ -37,7 +37,7 @@ namespace pollcore {
     return lines / 4 * kCacheLine - kRecordTail;
 }
 
-/// A sum of a payload. It shows whether the payload contains a part of an old message. It does not protect from an
+/// A sum of a payload. It shows whether the payload contains a part of an old message. It does not protect against an
 /// attacker, who may write any payload together with its sum.
 class PayloadSum {
 public:
@@ -124,7 +124,7 @@ struct RingTarget {
     bool sums = true;  ///< the seal of a record contains a sum of its payload
 };
 
-/// The parts of a record beside its payload, in registered memory, until the device has sent them.
+/// The parts of a record beside its payload, in registered memory. They must not change until the device has sent them.
 struct alignas(kCacheLine) RecordFrame {
     std::uint64_t zeros = 0;
     RecordHeader::Words words{};

@@ -27,7 +27,7 @@ public:
     [[nodiscard]] std::uint16_t generation() const noexcept { return generation_; }
     [[nodiscard]] std::uint32_t sends() const noexcept { return sends_; }
     [[nodiscard]] std::uint32_t recvs() const noexcept { return recvs_; }
-    /// Retired sends, as last read from the worker's count.
+    /// Retired sends (unsignaled sends that succeeded), as last read from the worker's count.
     [[nodiscard]] std::uint32_t retired() const noexcept { return retired_seen_; }
 
     void count_sends(std::uint32_t n) noexcept { sends_ += n; }
@@ -98,8 +98,8 @@ public:
     [[nodiscard]] std::uint64_t status(std::uint32_t index) const noexcept {
         return records_[index].status.load(std::memory_order_acquire);
     }
-    /// With flow control: the longest message that the peer receives, in bytes. The largest number until the peer has
-    /// announced its limit.
+    /// With flow control: the longest message that the peer receives, in bytes. Returns the largest number until the
+    /// peer has announced its limit.
     [[nodiscard]] std::uint32_t message_max(std::uint32_t index) const noexcept {
         const std::uint32_t longest =
             MessageLimitsWord::unpack(records_[index].longest.load(std::memory_order_relaxed)).message_max;
@@ -115,9 +115,9 @@ public:
 
     // ---- Room (I3) ----
 
-    /// Returns how many more requests may be accepted. Counts completions in flight, not slots (D13). `given_back`:
-    /// taken completions whose slots the worker knows to be free. `owed` may be larger than completion_slots_, because
-    /// messages of pools use slots, too, until these are given back.
+    /// Returns how many more requests may be accepted. Counts completions in flight, not slots (D13). `given_back`
+    /// counts the taken completions whose slots the worker knows to be free. `owed` may be larger than
+    /// completion_slots_, because messages of pools use slots, too, until these are given back.
     [[nodiscard]] [[gnu::always_inline]] std::uint64_t room(std::uint64_t given_back) const noexcept {
         const std::uint64_t owed = accepted_ + pooled_taken_ - retired_seen_ - given_back;
         return completion_slots_ - std::min<std::uint64_t>(owed, completion_slots_);
@@ -132,7 +132,7 @@ public:
     /// The account at the handle's index. The index may be any number.
     [[nodiscard]] QpAccount& of(QpHandle qp) noexcept { return qps_[qp.index & qps_mask_]; }
     /// The account of `qp`. If the index has a new queue pair, or the queue pair has a new life, the account is emptied
-    /// first: no request of the old one is in flight any more.
+    /// first: the old queue pair or life has no request in flight.
     [[nodiscard]] [[gnu::always_inline]] QpAccount& renewed(QpHandle qp) noexcept {
         QpAccount& account = qps_[qp.index];
         if (account.generation() != qp.generation) [[unlikely]] {
@@ -188,10 +188,9 @@ public:
     }
     [[nodiscard]] SrqHandle srq_at(std::uint16_t index) const noexcept { return {index, srqs_[index].generation}; }
 
-    /// Computes the number of retired requests after the daemon's death: all accepted requests that are not in flight
-    /// (`left`) and have not completed were retired. `polled`: completions that were taken. The worker's own counts are
-    /// not used, because it counts retired requests in two places, and one of these counts may be a burst behind the
-    /// other.
+    /// Computes the number of retired requests after the daemon's death: the accepted requests that neither have
+    /// completed nor are in flight. `left` requests are in flight, and `polled` completions were taken. The worker's
+    /// own counts are not used, because there are two, and one may be a burst behind the other.
     void settle_retired(std::uint64_t left, std::uint64_t polled) noexcept {
         retired_seen_ = accepted_ - polled + pooled_taken_ - left;
     }

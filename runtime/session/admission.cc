@@ -7,8 +7,8 @@ namespace pollcore {
     accounts_.refresh();
 }
 
-/// Begins to count a new life of a queue pair, with the same generation as an old life. No request of the old life is
-/// in flight any more. Returns false as long as the ring may have completions of the old life.
+/// Begins to count a new life of a queue pair, with the same generation as an old life. The old life has no request in
+/// flight. Returns false as long as the ring may have completions of the old life.
 [[gnu::cold, gnu::noinline]] bool SessionCore::begin_epoch(QpAccount& account, std::uint16_t epoch) noexcept {
     if ((account.sends() != 0 || account.recvs() != 0) && (inbox_.ready() || inbox_.awaits_reply())) {
         return false;

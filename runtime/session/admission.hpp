@@ -28,7 +28,7 @@ constexpr Submitted without_session(std::size_t n) noexcept {
     return accounts_.room(inbox_.given_back()) != 0;
 }
 
-/// RingProducer::reserve. If an awaited answer is in one of these slots, saves it first.
+/// Calls RingProducer::reserve. If one of the reserved slots has an awaited answer, saves the answer first.
 [[gnu::always_inline]] inline std::size_t SessionCore::reserve_slots(std::size_t wanted) noexcept {
     const std::size_t n = submissions_.reserve(wanted);
     inbox_.make_way(n);
@@ -47,8 +47,8 @@ constexpr Submitted without_session(std::size_t n) noexcept {
     return Refusal::none;
 }
 
-/// How many of `wanted` requests have room in both rings. 0 if the session is closed, or if each request must be
-/// written to the log.
+/// Returns how many of `wanted` requests have room in both rings. Returns 0 if the session is closed, or if each
+/// request must be written to the InFlightLog.
 [[gnu::always_inline]] inline std::size_t SessionCore::ordinary_room(std::size_t wanted) noexcept {
     if ((attention_ & (kUnusable | kLogged)) != 0) [[unlikely]] {
         return 0;
@@ -64,9 +64,9 @@ constexpr Submitted without_session(std::size_t n) noexcept {
 
 // ---- The fields of a request ----
 
-/// For a plain request: returns the account of its queue pair if three conditions hold. The queue pair has the same
-/// status as when admit() last let a request through, it allows inline_length inline bytes, and it has room for another
-/// request. Else returns null.
+/// For a plain request (RequestHead::is_plain): returns the account of its queue pair if three conditions hold. The
+/// queue pair has the same status as when admit() last let a request through, it allows inline_length inline bytes, and
+/// it has room for another request. Else returns null.
 [[gnu::always_inline]] inline QpAccount* SessionCore::known(RequestHead head, std::uint32_t inline_length) noexcept {
     const std::uint32_t index = head.qp_index();
     if (index > accounts_.qps_mask()) [[unlikely]] {

@@ -24,7 +24,7 @@ template <class Record>
 template std::size_t SessionCore::complete_rest(std::uint32_t, std::span<Completion>) noexcept;
 template std::size_t SessionCore::complete_rest(std::uint32_t, std::span<WideCompletion>) noexcept;
 
-/// Counts the requests in flight after the daemon's death, when no worker changes their number any more.
+/// Counts the requests in flight after the daemon's death, when no worker can change their number.
 [[gnu::cold]] void SessionCore::take_stock() noexcept {
     if (std::exchange(stock_taken_, true)) {
         return;

@@ -1,9 +1,9 @@
 // Asynchronous events that wait until the application takes them.
 //
 // Thread safety: any thread may make the calls.
-// Invariants: at most kEventsMax events wait. While that many wait, later events are only counted. The first event of a
-// burst is the important one, and the others often repeat it (Soft-RoCE reports an overrun once per lost CQE). fd() is
-// readable while next() has an event to return, and always after close().
+// Invariants: at most kEventsMax events wait. While that many wait, later events are only counted. Later events are
+// dropped, and not earlier ones, because they often repeat the first event of a burst (Soft-RoCE reports an overrun
+// once per lost CQE). fd() is readable while next() has an event to return, and always after close().
 #pragma once
 
 #include <chrono>

@@ -65,9 +65,9 @@ public:
     /// Tells the worker which slots of the completion ring are free.
     void give_back() noexcept { completions_.publish(); }
 
-    /// Marks a request if it may be answered in its line. Returns bits for the request's last word; 0 if it is not
-    /// marked. The request was counted and is being written into the next slot. `alone`: this session has no other
-    /// request in the send queue.
+    /// Marks a request if it may be answered in its line. Returns bits for the request's last word; 0 if the request is
+    /// not marked. The caller has counted the request and is writing it into the next slot. `alone` is true if this
+    /// session has no other request in the send queue.
     [[nodiscard]] [[gnu::always_inline]] std::uint64_t expect_reply(RequestHead head, bool alone) noexcept {
         if (marked_ || wide_ != 0 || (head.flags() & kSignaled) == 0 ||
             !allows(RequestHead::kRepliable, head.opcode()) || !alone) {
@@ -114,7 +114,7 @@ private:
             settle.sends(std::bit_cast<QpHandle>(qp), std::exchange(n, 0));
         }
     };
-    // `slot`: the first slot of a completion that is ready. `last`: the last word of that slot.
+    // `slot` is the first slot of a completion that is ready, and `last` is the last word of that slot.
     template <class Record, class Settle>
     [[gnu::always_inline]] void take_one(Record& record, const Completion* slot, std::uint64_t last, Ended& ended,
                                          Settle&& settle) noexcept {
@@ -260,8 +260,8 @@ private:
     const RingProducer<WorkRequest>& submissions_;
     std::uint32_t wide_;            // a completion takes 1 << wide_ slots of the ring
     std::uint32_t last_burst_ = 0;  // completions that the last successful poll took from the ring
-    // One more than the index of the slot in which the marked request may be answered. 0: no slot. kKept: the request
-    // was answered, and kept_ is the answer.
+    // One more than the index of the slot in which the marked request may be answered. 0 means no slot. kKept means
+    // that the request was answered, and kept_ is the answer.
     std::uint64_t awaited_ = 0;
     std::uint64_t replied_ = 0;  // completions that came as answers in a request's line
     bool marked_ = false;        // a marked request has not completed

@@ -56,8 +56,8 @@ struct QpSpec {
     std::uint32_t rendezvous_share = 0;
     std::uint32_t sges_max = 1;
     std::uint32_t inline_max = 0;
-    SrqHandle srq;    ///< none: the queue pair has a receive queue of its own
-    PoolHandle pool;  ///< none: the session posts the receives
+    SrqHandle srq;    ///< not valid if the queue pair has its own receive queue
+    PoolHandle pool;  ///< not valid if the session posts the receives
     PoolHandle rendezvous_pool;
     QpType type = QpType::rc;
     FlowControl flow = FlowControl::off;
@@ -92,8 +92,8 @@ struct PoolSpec {
     std::array<std::uint8_t, 7> reserved{};
 };
 
-/// Bytes from the beginning of a buffer of a receive pool to the beginning of the next. These are whole cache lines, so
-/// that the application and the device never write to the same line.
+/// Bytes from the beginning of a buffer of a receive pool to the beginning of the next. The number is a multiple of the
+/// cache line, so that the application and the device never write to the same line.
 [[nodiscard]] constexpr std::uint32_t pool_stride(std::uint32_t buffer_bytes) noexcept {
     return (buffer_bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
 }
@@ -190,7 +190,7 @@ public:
 
     [[nodiscard]] virtual AhHandle create_ah(const QpInfo& peer, const PathAttributes& path, const std::string& device,
                                              PdId pd) = 0;
-    /// `grh`: the first bytes of the datagram's buffer.
+    /// `grh` holds the first bytes of the datagram's buffer.
     [[nodiscard]] virtual AhHandle create_ah(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh,
                                              const std::string& device, PdId pd) = 0;
     virtual void destroy_ah(AhHandle handle) = 0;

@@ -6,8 +6,8 @@
 // request changes nothing in the log. There are two exceptions. A request that was refused completes out of order, and
 // forget() removes it. Receives of a shared receive queue complete in any order, and forget() finds each by its tag.
 //
-// Thread safety: only the session's thread, except for prepare() and prepare_srq(). A control call makes these for a
-// queue that the session's thread does not know yet.
+// Thread safety: only the session's thread, except for prepare() and prepare_srq(). Another thread calls these two for
+// a queue that the session's thread does not know yet.
 #pragma once
 
 #include <algorithm>

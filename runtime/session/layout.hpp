@@ -77,7 +77,7 @@ struct MessageLimitsWord {
 /// QpRecord::status, unpacked.
 struct QpStatusWord {
     std::uint16_t generation = 0;
-    std::uint16_t epoch = 0;  ///< Life::epoch
+    std::uint16_t epoch = 0;  ///< Life::epoch (base/life.hpp)
     QpState state = QpState::closed;
     Status cause = Status::success;
     std::uint8_t sges_max = 0;

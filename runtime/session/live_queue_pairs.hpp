@@ -1,5 +1,5 @@
-// The open queue pairs of a process. A session that has no share of a queue pair looks here whether the queue pair
-// exists, because its worker reports only queue pairs of which the session has a share.
+// The open queue pairs of a process. A session that has no share of a queue pair looks here to learn whether the queue
+// pair exists, because its worker reports only queue pairs of which the session has a share.
 //
 // Thread safety: any.
 #pragma once

@@ -79,7 +79,7 @@ std::uint32_t QueuePair::qp_num() const {
 bool QueuePair::reset() {
     ControlSide& control = alive(control_, "this queue pair");
     control.live_qps.remove(handle_);
-    Undo put_back([&]() noexcept { control.live_qps.add(handle_); });
+    Undo put_back([&]() noexcept { control.live_qps.add(handle_); });  // runs on success, too, with the new handle
     const auto [renewed, drained] = control.reset(handle_);
     handle_ = renewed;
     return drained;

@@ -64,8 +64,8 @@ public:
     }
 
     /// Whether the request has one of the first eight opcodes, at most one SGE, and no flag other than those of
-    /// SendFlag and kReplyInLine. `but` has flags that the request must not have either. is_one_of() may be called only
-    /// if this is true.
+    /// SendFlag and kReplyInLine. `but` has further flags that the request must not have. is_one_of() may be called
+    /// only if is_plain() is true.
     [[nodiscard]] constexpr bool is_plain(unsigned but = 0) const noexcept { return (word_ & not_plain(but)) == 0; }
     /// Whether is_plain() is true and the request has exactly one SGE.
     [[nodiscard]] constexpr bool is_plain_with_sge(unsigned but) const noexcept {

@@ -34,8 +34,8 @@ public:
         std::uint32_t id = 0;
         std::uint32_t worker = 0;
         SessionWaking waking{};
-        /// Set if the worker is in another process, which may die at any time. Null: the worker always ends the session
-        /// in order.
+        /// Set if the worker is in another process, which may die at any time. Null if the worker always ends the
+        /// session in order.
         std::shared_ptr<InFlightLog> log{};
         bool check_thread = false;  ///< SessionOptions::check_thread
     };
@@ -76,7 +76,7 @@ public:
     void close() noexcept;
 
     /// Each call that changes the session begins with this check. Only close() does not, because any thread may end the
-    /// session. `user`: the thread that uses the session, or 0.
+    /// session. `user` is the thread that uses the session, or 0.
     [[gnu::always_inline]] void check_thread(std::uint64_t& user) const noexcept {
         if ((attention_ & kThreadChecked) != 0) [[unlikely]] {
             check_user(user);

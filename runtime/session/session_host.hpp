@@ -35,8 +35,8 @@ struct SessionWaking {
     int worker_fd = -1;                ///< eventfd on which the worker sleeps; -1: it never sleeps
     int application_fd = -1;           ///< descriptor that the worker writes: Session::event_fd()
     std::chrono::nanoseconds spin{0};  ///< how long wait() spins before it sleeps
-    /// True: application_fd is the receiving end of a socket pair, because the worker does not trust the other process.
-    /// False: application_fd is an eventfd.
+    /// If true, application_fd is the receiving end of a socket pair, because the worker does not trust the
+    /// application's process. If false, application_fd is an eventfd.
     bool application_socket = false;
 };
 

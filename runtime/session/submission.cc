@@ -1,4 +1,4 @@
-// How an admitted request is counted, written and published.
+// Counts, writes and publishes admitted requests.
 #include <algorithm>
 #include <cstring>
 
@@ -48,7 +48,7 @@ namespace {
     return {&request.sge, request.num_sge};
 }
 
-/// The bug of Bug::published_early.
+/// Bug::published_early: publishes a slot before the request is written into it.
 void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noexcept {
     (void)ring.try_push(WorkRequest{});
     schedule_point(SchedulePoint::publish);
@@ -87,10 +87,10 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
     // could always be at the same place of such a pattern.
     const std::uint32_t scattered = ++followed_ * 2654435761u >> 25;
     next_sample_ = accounts_.accepted() + kLatencySampleEvery - 64 + scattered;
-    slot.submitted_at = static_cast<std::uint32_t>(cycles_now()) | 1;  // not 0, which means that it is not followed
+    slot.submitted_at = static_cast<std::uint32_t>(cycles_now()) | 1;  // never 0: 0 means that it is not followed
 }
 
-/// Follows one of the written requests. This is not always the first, because the first waits the shortest time.
+/// Follows one of the written requests, not always the first: the first request waits the shortest time.
 [[gnu::noinline]] void SessionCore::follow_one_of(std::span<const WorkRequest> requests) noexcept {
     const std::size_t begin = accounts_.accepted() % requests.size();
     for (std::size_t i = 0; i < requests.size() && accounts_.accepted() >= next_sample_; ++i) {
@@ -134,8 +134,8 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
     return Refusal::none;
 }
 
-/// Writes requests from the beginning of `requests`, up to the first one that the short way does not admit. `ahead`
-/// requests are written already. Returns how many this call has written.
+/// Writes requests from the beginning of `requests`, up to the first one that needs admit(). `ahead` requests are
+/// written already. Returns how many this call has written.
 [[gnu::noinline]] std::size_t SessionCore::write_ordinary(std::span<const WorkRequest> requests,
                                                           std::size_t ahead) noexcept {
     const std::size_t reserved = ordinary_room(ahead + requests.size());

@@ -1,4 +1,4 @@
-// How an application thread waits for completions.
+// Waits for completions, on the application's thread.
 #include <poll.h>
 
 #include <algorithm>
@@ -104,8 +104,8 @@ bool SessionCore::look_on(std::chrono::nanoseconds timeout) noexcept {
     }
 }
 
-// Sleeps until event_fd() is readable, at most for `most`. A signal or a needless wake-up ends the sleep, too. max():
-// sleeps without a timer, which in a virtual machine costs more time than all other parts of the sleep.
+// Sleeps until event_fd() is readable, at most for `most`. A signal or a needless wake-up ends the sleep, too. With
+// max() there is no timer: in a virtual machine, a timer costs more time than all other parts of the sleep.
 void SessionCore::sleep(std::chrono::nanoseconds most) noexcept {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(most);
     const timespec limit{.tv_sec = seconds.count(), .tv_nsec = (most - seconds).count()};

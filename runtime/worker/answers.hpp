@@ -1,6 +1,6 @@
-// A worker's messages to the control thread: an answer to each command, and reports of the worker's own. No message is
-// lost if the control thread takes no messages for a while (D28). The worker carries out a command only if the ring has
-// room for the answer. Reports that find no room wait here.
+// A worker's messages to the control thread: an answer to each command, and reports that answer no command. No message
+// is lost if the control thread takes no messages for a while (D28). The worker carries out a command only if the ring
+// has room for the answer. Reports that find no room wait here.
 //
 // Thread safety: only the worker's thread uses it.
 #pragma once
@@ -25,7 +25,7 @@ public:
     /// The ring's memory, for a RingConsumer<Answer> of kAnswerSlots.
     [[nodiscard]] void* memory() noexcept { return memory_.data(); }
 
-    /// True: the ring has room for one more answer.
+    /// Returns true if the ring has room for one more answer.
     [[nodiscard]] bool room() noexcept { return ring_.reserve(1) != 0; }
     /// Must be called only if there is room().
     void answer(std::uint64_t command, AnswerKind kind, std::uint32_t index = 0) noexcept {
@@ -34,13 +34,14 @@ public:
 
     /// Allocates room for one waiting report of each of `objects` objects. Throws std::bad_alloc.
     void make_room(std::size_t objects) { untold_.reserve(objects); }
-    /// Reports an event of the worker's own. Replaces an earlier report of the object if that still waits here.
+    /// Reports an event that concerns an object. Replaces an earlier report about the object if that report still waits
+    /// here.
     void say(AnswerKind kind, std::uint32_t index, std::uint32_t object_id) noexcept {
         withdraw(kind, index);
         untold_.push_back({.id = 0, .kind = kind, .index = index, .object_id = object_id});
         catch_up();
     }
-    /// Called when the object does not exist any more. Deletes its report if that still waits here.
+    /// Called when the object is removed. Deletes its report if the report still waits here.
     void withdraw(AnswerKind kind, std::uint32_t index) noexcept {
         std::erase_if(untold_, [&](const Answer& said) { return said.kind == kind && said.index == index; });
     }

@@ -48,16 +48,16 @@ public:
     // Relaxed, because the control thread reads these only when the queue pair is drained.
     /// The window's rkey after all completed binds.
     [[nodiscard]] std::uint32_t rkey() const noexcept { return rkey_.load(std::memory_order_relaxed); }
-    /// Type 2: the queue pair of the last bind, as bits_of() its handle.
+    /// For a type 2 window: bits_of() the handle of the queue pair of the last bind.
     [[nodiscard]] std::uint32_t bound_on() const noexcept { return bound_on_.load(std::memory_order_relaxed); }
-    /// True: the result of a bind of the window is unknown, so the window's rkey is unknown, too.
+    /// Returns true if the result of a bind of the window is unknown, so that the window's rkey is unknown, too.
     [[nodiscard]] bool lost() const noexcept { return lost_.load(std::memory_order_relaxed); }
     [[nodiscard]] bool in_use() const noexcept { return binds_ != 0; }
 
     // Called by Binds.
     void begin_bind() noexcept { ++binds_; }
-    /// A bind of the window has ended. If it was the last in flight, sets the rkey in the ibv_mw back to rkey(),
-    /// because failed binds did not change it (ibv_bind_mw(3)).
+    /// Called when a bind of the window has ended. If no other bind is in flight, sets ibv_mw::rkey back to rkey(),
+    /// because failed binds did not change the window's rkey (ibv_bind_mw(3)).
     void end_bind() noexcept {
         if (--binds_ == 0) {
             mw_->rkey = rkey();
@@ -93,17 +93,18 @@ public:
     void make_room(MrHandle region);
     void add(WorkerWindow& window);
     void add(const BindableRegion& region) noexcept { regions_[region.handle.index] = {region, 0}; }
-    /// False: binds of the window are in flight, and nothing has changed.
+    /// Returns false, and changes nothing, if binds are in flight.
     [[nodiscard]] bool remove(MwHandle window) noexcept;
     [[nodiscard]] bool remove(MrHandle region) noexcept;
 
-    /// Null: the worker does not have the window.
+    /// Returns null if the worker does not have the window.
     [[nodiscard]] const WorkerWindow* find(MwHandle window) const noexcept;
     [[nodiscard]] bool in_use(MwHandle window) const noexcept;
     [[nodiscard]] bool in_use(MrHandle region) const noexcept;
 
-    /// True: a bind or invalidation may be posted to a queue pair of protection domain `pd`. A handle of another
-    /// domain's window or region is refused like a stale handle, because a provider may not check the domain (D24).
+    /// Returns true if the bind or invalidation `request` may be posted to a queue pair of protection domain `pd`. A
+    /// handle of another domain's window or region is refused like a stale handle, because a provider may not check the
+    /// domain (D24).
     [[nodiscard]] bool admits(std::uint32_t pd, const WorkRequest& request) const noexcept;
 
     /// Called when a bind waits for the flow control. Its window and region cannot be removed until let_go().
@@ -115,13 +116,13 @@ public:
     /// Posts the bind. Returns the provider's result.
     [[nodiscard]] int post(ibv_qp* qp, std::uint64_t wr_id, unsigned flags, InFlightEntry& entry,
                            const WorkRequest& request, QpHandle handle) noexcept;
-    /// Called when a request behind the bind has succeeded: the bind was carried out, even if it has no completion.
-    /// Sets the window's rkey.
+    /// Called when a request behind the bind has succeeded, which proves that the bind was carried out. Sets the
+    /// window's rkey.
     void take_over_key(const InFlightEntry& bind) noexcept { windows_[bind.bind.window]->set_key(bind.new_rkey); }
-    /// The bind has ended with `status`. After success the window has the bind's new rkey. A bind that was flushed, or
-    /// whose completion was lost, may have been carried out, so it can make the window lost().
+    /// Called when the bind has ended with `status`. After success the window has the bind's new rkey. The result of a
+    /// flushed bind, or of a bind with a lost completion, is unknown. So such a bind can make the window lost().
     void end(const InFlightEntry& entry, Status status) noexcept;
-    /// The result of the bind is unknown, so the window's rkey is unknown, too. The caller must call end() as well.
+    /// Called when the result of the bind is unknown. Makes the window lost(). The caller must call end() as well.
     void lose(const InFlightEntry& bind) noexcept { windows_[bind.bind.window]->lose(); }
 
 private:

@@ -25,7 +25,7 @@ class WorkerQp;
 template <class Queue>
 class ChainLink {
 public:
-    /// False: the queue is in the list already.
+    /// Returns false if the queue is in the list already.
     [[nodiscard]] bool enter() noexcept {
         if (std::exchange(chained_, true)) {
             return false;
@@ -86,14 +86,14 @@ public:
 
     Chains() : wrs_(kWrs), recv_wrs_(kWrs), sges_(kSges), inline_(kInline) {}
 
-    /// True: there is room for one more request.
+    /// Returns true if there is room for one more request.
     [[nodiscard]] [[gnu::always_inline]] bool room(std::size_t sges, std::size_t inline_bytes) const noexcept {
         return wrs_used_ < kWrs && recv_wrs_used_ < kWrs && sges_used_ + sges < kSges &&
                inline_used_ + inline_bytes <= kInline;
     }
-    /// True: there is room for one more request of any kind, with any frame of a flow control.
+    /// Returns true if there is room for one more request of any kind, with any frame that a flow control adds.
     [[nodiscard]] bool room_for_any() const noexcept { return room(kSgesMax + 1, 2 * kInlineMax); }
-    /// True: there is room for `n` more receives with one SGE each.
+    /// Returns true if there is room for `n` more receives with one SGE each.
     [[nodiscard]] bool recv_room(std::size_t n) const noexcept {
         return recv_wrs_used_ + n <= kWrs && sges_used_ + n <= kSges;
     }
@@ -110,7 +110,7 @@ public:
         return place;
     }
 
-    // For the loop that takes ordinary requests. Each of them needs one SGE and at most WorkRequest::kOwnPayload bytes
+    // For the loop that takes ordinary requests. Each request needs one SGE and at most WorkRequest::kOwnPayload bytes
     // of inline payload.
 
     /// The number of ordinary requests for which there is room.

@@ -38,8 +38,8 @@ struct AddSession {
     WorkerSession* session;
     std::uint32_t index;
 };
-/// Refuses the session's requests from now on. The worker answers when the session has nothing in flight. `abandoned`:
-/// the worker does not wait for requests that are still in the session's ring.
+/// Refuses the session's requests from now on. The worker answers when the session has nothing in flight. If
+/// `abandoned` is true, the worker does not wait for requests that are still in the session's ring.
 struct RemoveSession {
     std::uint32_t index;
     bool abandoned;
@@ -52,13 +52,13 @@ struct AddCq {
 struct RemoveCq {
     std::uint32_t index;
 };
-/// Stops polling the CQ and waiting for its events: it gives no more completions, and its queue pairs have nothing in
-/// flight.
+/// Stops polling the CQ and waiting for its events. The CQ gives no more completions, and its queue pairs have nothing
+/// in flight.
 struct LoseCq {
     std::uint32_t index;
 };
 
-/// `only_room`: does not add the QP, but makes room for it, so that adding it later does not fail.
+/// If `only_room` is true, only makes room for the QP, so that adding it later does not fail.
 struct AddQp {
     WorkerQp* qp;
     bool only_room;
@@ -67,8 +67,8 @@ struct AddQp {
 struct ParkQp {
     std::uint32_t index;
 };
-/// The QP goes on, in `state`. `cause`: why it is in error. `device_lags`: it is in error, but the device may not have
-/// it in ERR yet.
+/// The QP goes on in `state`. If this is the error state, `cause` is the reason, and `device_lags` is true if the
+/// device may not have the QP in ERR yet.
 struct UnparkQp {
     std::uint32_t index;
     QpState state;
@@ -78,8 +78,8 @@ struct UnparkQp {
 /// The QP is in ERR. The worker answers when the QP has nothing in flight, or at the deadline.
 struct RetireQp {
     std::uint32_t index;
-    /// if only receives remain, cycles without a completed receive after which the worker stops waiting for them; 0: it
-    /// waits until the deadline
+    /// if only receives remain, the worker stops waiting after this many cycles without a completed receive. 0 means
+    /// that it waits until the deadline
     std::uint32_t quiet;
     std::uint64_t deadline;  ///< in cycles of the worker's clock
     bool device_lags;        ///< see UnparkQp
@@ -89,8 +89,8 @@ struct ForgetQp {
     std::uint32_t index;
     Status leftovers;
 };
-/// The QP was RESET. The worker completes the remaining requests of its old life. Then the QP goes on in `state`.
-/// `life`: its new life (life_of()).
+/// The QP was RESET. The worker completes the requests that remain from before the reset. Then the QP goes on in
+/// `state`. `life` is the argument of life_of() for its new life.
 struct RenewQp {
     std::uint32_t index;
     std::uint32_t life;
@@ -100,7 +100,7 @@ struct RenewQp {
 struct LoseQp {
     std::uint32_t index;
 };
-/// The QP is connected.
+/// The QP is connected, so its flow control starts.
 struct StartFlow {
     std::uint32_t index;
     FlowStart how;
@@ -136,8 +136,8 @@ struct AddAh {
     const WorkerAh* ah;
     bool only_room;
 };
-/// Removes the address handle. The answer says whether a request in flight names it (D40). `unused`: no request does,
-/// so the worker does not search.
+/// Removes the address handle. The answer says whether a request in flight names it (D40). If `unused` is true, no
+/// request names it, and the worker does not search.
 struct RemoveAh {
     const WorkerAh* ah;
     bool unused;
@@ -159,7 +159,7 @@ struct RemoveRegion {
     MrHandle region;
 };
 
-/// Asks: is there a work request, in flight or in a ring, that names `lkey` or binds a window to `region`?
+/// Asks whether a work request, in flight or in a ring, names `lkey` or binds a window to `region`.
 struct FindKey {
     std::uint32_t device;
     std::uint32_t pd;
@@ -167,11 +167,11 @@ struct FindKey {
     std::uint32_t lkey;
     MrHandle region;
 };
-/// Asks: is there a work request, in flight or in a ring, that names the address handle?
+/// Asks whether a work request, in flight or in a ring, names the address handle.
 struct FindAh {
     const WorkerAh* ah;
 };
-/// Asks: is there a work request, in flight or in a ring, that binds the window?
+/// Asks whether a work request, in flight or in a ring, binds the window.
 struct FindWindow {
     MwHandle window;
 };
@@ -197,13 +197,13 @@ enum class AnswerKind : std::uint8_t {
     found,      ///< Find*, Remove*: a request that uses the object was found
     not_found,
     no_memory,       ///< Add*, Find*, RemoveAh: there is no memory; nothing has changed, and no search was begun
-    cq_failed,       ///< unasked: polling CQ `index` failed: it gives no more completions, and its QPs are in error
+    cq_failed,       ///< unasked: polling CQ `index` failed; it gives no more completions, and its QPs are in error
     session_broken,  ///< unasked: session `index` wrote something that no correct session writes
     flow_failed,     ///< unasked: the flow control of QP `index` failed; object_id: generation << 8 | FlowFault
 };
 
 struct alignas(32) Answer {
-    std::uint64_t id = 0;  ///< id of the command; 0: unasked, a report that answers no command
+    std::uint64_t id = 0;  ///< id of the command; 0 in an unasked report, which answers no command
     AnswerKind kind{};
     std::uint32_t index = 0;
     std::uint32_t object_id = 0;  ///< unasked: id of the WorkerSession or WorkerCq, because an index may be reused

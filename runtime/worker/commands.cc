@@ -280,7 +280,7 @@ Worker::Result Worker::carry_out(std::uint64_t id, const command::FindAh& what) 
 }
 
 Worker::Result Worker::carry_out(std::uint64_t id, const command::FindWindow& what) {
-    // The worker does not have the window if the control thread could not make it anew.
+    // The worker does not have the window if the control thread could not create it again.
     const WorkerWindow* window = turn_.binds.find(what.window);
     if (window == nullptr) {
         return Answered{AnswerKind::not_found};

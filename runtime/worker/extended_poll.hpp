@@ -49,8 +49,8 @@ namespace pollcore {
 }
 
 /// Takes up to `most` completions (at least 1), and returns their number. Returns -1 if the CQ has failed and gives no
-/// more completions. If the CQ fails after some completions were taken, the next call returns -1. `times`: gets the
-/// device's time of each successful completion, and 0 for each failed one; may be null.
+/// more completions. If the CQ fails after some completions were taken, the next call returns -1. If `times` is not
+/// null, it gets the device's time of each successful completion, and 0 for each failed one.
 [[nodiscard, gnu::always_inline]] inline int read_extended(WorkerCq& cq, int most, ibv_wc* wcs,
                                                            std::uint64_t* times) noexcept {
     ibv_cq_ex& from = *cq.options().extended;

@@ -1,5 +1,5 @@
-// The worker's entry for each work request, from when it takes the request from a session until the request has
-// completed. Each work queue has one table of entries, in post order (D19).
+// The worker has an entry for each work request, from the time when it takes the request from a session until the
+// request has completed. Each work queue has one table of entries, in post order (D19).
 //
 // Thread safety: only the worker's thread uses it.
 #pragma once
@@ -24,7 +24,7 @@ namespace pollcore {
 
 class WorkerSession;
 
-/// True: the completion of a request with this opcode contains the number of bytes that it brought.
+/// Returns true if the completion of a request with this opcode contains the number of bytes that the request brought.
 [[nodiscard]] constexpr bool brings_bytes(Opcode opcode) noexcept {
     return opcode == Opcode::rdma_read || is_atomic(opcode);
 }
@@ -32,25 +32,25 @@ class WorkerSession;
 struct InFlightEntry {
     enum class Kind : std::uint8_t {
         posted,  ///< the provider has it
-        /// the provider has it, but without the signal that the application asked for: completes together with a later
+        /// the provider has it without the signal that the application asked for; it completes together with a later
         /// request (SendQueue::coalesce)
         covered,
-        pooled,     ///< the provider has it: a receive with a buffer of a receive pool
+        pooled,     ///< a receive with a buffer of a receive pool; the provider has it
         announced,  ///< the provider has the announcement of the request's message; the request itself ends later
-        reading,    ///< the provider has it: the runtime's own read of an announced message into a pool's buffer
-        flow,  ///< the provider has it: the runtime's own terms or grants for the peer; no session sees its completion
-        marker,    ///< the provider has it: the runtime's marker; no session sees its completion
-        unposted,  ///< the provider never gets it: completes with `status` after all entries before it
-        done,      ///< completed before entries in front of it, and stays in the table until those have gone
+        reading,    ///< the runtime's own read of an announced message into a pool's buffer; the provider has it
+        flow,       ///< the runtime's own message to the peer about flow control; the provider has it
+        marker,     ///< the runtime's marker (WorkerQp::post_marker); the provider has it
+        unposted,   ///< the provider never gets it; it completes with `status` after all entries before it
+        done,       ///< it completed before entries in front of it, and stays in the table until those have left
     };
 
     std::uint64_t tag = 0;
     WorkerSession* session = nullptr;
     union {
         std::uint32_t lkey = 0;  ///< lkey of the first SGE; the table keeps the other lkeys (push_more_keys)
-        std::uint32_t new_rkey;  ///< bind: the window's rkey if the bind succeeds
+        std::uint32_t new_rkey;  ///< for a bind: the window's rkey if the bind succeeds
     };
-    /// bit in `flags`: the request's latency is measured (WorkerSession::begin_sample)
+    /// bit in `flags` of a request whose latency is measured (WorkerSession::begin_sample)
     static constexpr std::uint8_t kSampled = 1 << 7;
 
     // The next three members have the layout of the request's last word, from which post() copies them.
@@ -67,7 +67,7 @@ struct InFlightEntry {
     union {
         AhHandle ah{};          ///< UD send: the request's address handle
         Bind bind;              ///< bind_mw
-        std::uint32_t brought;  ///< covered, and brings_bytes(): the number of bytes that it brought
+        std::uint32_t brought;  ///< for a covered read or atomic: the number of bytes that it brought
     };
 
     /// The flags that an entry copies from its request. kSampled is not among them: only the worker sets this bit.
@@ -75,9 +75,9 @@ struct InFlightEntry {
         return flags & (kFence | kSignaled | kSolicited | kInline | RequestHead::kReplyInLine);
     }
     [[nodiscard]] bool with_provider() const noexcept { return kind <= Kind::marker; }
-    /// True: the worker may write the completion into the request's own line.
+    /// Returns true if the worker may write the completion into the request's own cache line (D50).
     [[nodiscard]] bool replies_in_line() const noexcept { return (flags & RequestHead::kReplyInLine) != 0; }
-    /// True: the application asked for a completion.
+    /// Returns true if the application asked for a completion.
     [[nodiscard]] bool signaled() const noexcept { return (flags & kSignaled) != 0; }
 
     /// Fills the entry of an ordinary request that is about to be posted. RequestHead::is_plain() is true for `head`,
@@ -89,14 +89,13 @@ struct InFlightEntry {
         words[2] = (head.word() & kWhat) | its_lkey;
         words[3] = 0;
     }
-    /// The provider will never get the request: it completes with status `why`.
+    /// Marks the request as one that the provider will never get. It completes with status `why`.
     void leave_unposted(Status why) noexcept {
         kind = Kind::unposted;
         status = why;
     }
     void end() noexcept { kind = Kind::done; }
-    /// The request is posted without its signal, and completes together with a later request. `bytes`: the number of
-    /// bytes that it brings, if brings_bytes().
+    /// Marks the request as covered. `bytes` is the number of bytes that it brings, if brings_bytes().
     void cover(std::uint32_t bytes) noexcept {
         kind = Kind::covered;
         if (brings_bytes(opcode)) {
@@ -105,12 +104,13 @@ struct InFlightEntry {
     }
     /// byte_len for the completion of a covered request.
     [[nodiscard]] std::uint32_t covered_byte_len() const noexcept { return brings_bytes(opcode) ? brought : 0; }
-    /// True: a request that a session submitted and that the provider has.
+    /// Returns true if the provider has the request and a session submitted it.
     [[nodiscard]] bool is_posted() const noexcept { return kind <= Kind::covered; }
-    /// The message of the request is announced.
+    /// Marks the request as one whose message is announced.
     void announce() noexcept { kind = Kind::announced; }
     void sample() noexcept { flags |= kSampled; }
-    /// True: the entry has kind `its_kind` and is of an ordinary, signaled request whose latency is not measured.
+    /// Returns true if the entry has kind `its_kind` and belongs to an ordinary, signaled request whose latency is not
+    /// measured.
     [[nodiscard]] bool is_ordinary(Kind its_kind) const noexcept {
         constexpr std::uint64_t kSignal = std::uint64_t{kSignaled} << RequestHead::kFlags;
         constexpr std::uint64_t kOther = std::uint64_t{0xf8} << RequestHead::kOpcode | std::uint64_t{0xff} << kKind |
@@ -128,8 +128,8 @@ static_assert(sizeof(InFlightEntry) == 32 && offsetof(InFlightEntry, opcode) == 
               offsetof(InFlightEntry, kind) == 23);
 static_assert(InFlightEntry::Kind{} == InFlightEntry::Kind::posted);
 
-/// The entry of a request that a session has submitted. It is not a template, because in a template clang 14 cannot
-/// initialize a member of an unnamed union by its name.
+/// Returns the entry of a request that a session has submitted. This function is not a template, because in a template
+/// clang 14 cannot initialize a member of an unnamed union by its name.
 [[nodiscard, gnu::always_inline]] inline InFlightEntry entry_of(WorkerSession& session, const WorkRequest& request,
                                                                 std::uint8_t flags, std::uint8_t num_sge) noexcept {
     return {.tag = request.tag,
@@ -193,13 +193,13 @@ public:
     void prefetch_next() const noexcept { __builtin_prefetch(&entries_[empty() ? 0 : slot(tail_)], 1); }
     void prefetch(std::uint32_t position) const noexcept { __builtin_prefetch(&entries_[slot(position)], 1); }
 
-    /// `travelled`: the low bits of a position, from a wr_id. Returns the position's offset from the head; size() or
-    /// more if no entry is there.
+    /// `travelled` is the low bits of a position, from a wr_id. Returns the position's offset from the head, or size()
+    /// or more if no entry is there.
     [[nodiscard]] std::uint32_t offset_of(std::uint32_t travelled) const noexcept {
         return (travelled - head_) & WrId::kPositionMask;
     }
 
-    /// True: an entry that the provider has uses this lkey.
+    /// Returns true if an entry that the provider has uses this lkey.
     [[nodiscard]] bool uses_key(std::uint32_t lkey) const noexcept {
         for (std::uint32_t p = head_; p != tail_; ++p) {
             const InFlightEntry& entry = entries_[slot(p)];
@@ -218,7 +218,7 @@ public:
         return false;
     }
 
-    /// True: a posted entry uses this address handle.
+    /// Returns true if a posted entry uses this address handle.
     [[nodiscard]] bool uses_ah(AhHandle ah) const noexcept {
         for (std::uint32_t p = head_; p != tail_; ++p) {
             const InFlightEntry& entry = entries_[slot(p)];
@@ -246,7 +246,7 @@ private:
     std::uint32_t mask_ = 0;
     std::uint32_t base_ = 0;  // the position of the first slot
     OwnLinesArray<InFlightEntry> entries_;
-    // the first word is the number of further lkeys for each entry; null: an entry has only one lkey
+    // the first word is the number of further lkeys for each entry; null if each entry has only one lkey
     OwnLinesArray<std::uint32_t> more_keys_;
 };
 static_assert(sizeof(InFlightTable) == 32, "half a line of a WorkerQp");

@@ -8,10 +8,10 @@
 namespace pollcore {
 namespace {
 
-// Requests of a ring that one step looks at. The limit keeps steps short even if a ring is long.
+// A step looks at this many requests of a ring at most. The limit keeps steps short even if a ring is long.
 constexpr std::uint32_t kSlotsToLookAt = 64;
 
-// How many sessions, queue pairs and shared receive queues one step may skip because they do not concern the search.
+// A step skips at most this many sessions, queue pairs and shared receive queues that do not concern the search.
 constexpr std::uint32_t kPassedInStep = 64;
 
 // Marks in Search::whose that distinguish a session from a queue pair.
@@ -94,8 +94,8 @@ InUse::Looked InUse::look_further() noexcept {
     return Looked::more;
 }
 
-// True: a posted or announced request of the queue pair uses the lkey or address handle. Binds are not searched,
-// because turn_.binds counts them.
+// Returns true if a posted or announced request of the queue pair uses the lkey or address handle. Binds are not
+// searched, because turn_.binds counts them.
 bool InUse::has_in_flight(const WorkerQp& qp) const noexcept {
     if (current_.what.ah.valid()) {
         return qp.datagram() && qp.sends().entries().uses_ah(current_.what.ah);
@@ -107,9 +107,9 @@ bool InUse::has_in_flight(const WorkerQp& qp) const noexcept {
     return qp.sends().entries().uses_key(lkey) || qp.recvs().uses_key(lkey) || qp.flow().uses_key(lkey);
 }
 
-// True: the request names the wanted object by a handle. A request whose queue pair has another protection domain does
-// not count, because the worker will refuse it. If it counted, one process could keep the object of another process in
-// use.
+// Returns true if the request names the wanted object by a handle. A request whose queue pair has another protection
+// domain does not count, because the worker will refuse it. If it counted, one process could keep the object of another
+// process in use.
 bool InUse::names_it(const WorkRequest& request) const noexcept {
     if (request.opcode == Opcode::release || request.opcode == Opcode::srq_recv) {
         return false;
@@ -129,8 +129,8 @@ bool InUse::names_it(const WorkRequest& request) const noexcept {
 }
 
 // Searches a session's ring, or the requests that wait for a flow control. It looks at kSlotsToLookAt requests in a
-// step, and stops at the end of the ring as it was when the search of this ring began. Requests that are taken
-// meanwhile are found in the tables.
+// step. It ends at the first empty slot, or after as many slots as the ring has. Requests that are taken meanwhile are
+// found in the in-flight tables.
 template <class Slots>
 InUse::Looked InUse::look_through(std::uint64_t whose, const Slots& slots) noexcept {
     if (current_.whose != whose) {
@@ -154,7 +154,7 @@ InUse::Looked InUse::look_through(std::uint64_t whose, const Slots& slots) noexc
     return Looked::more;
 }
 
-// True: the request, or one of its continuations, names the lkey.
+// Returns true if the request, or one of its continuations, names the lkey.
 template <class Slots>
 bool InUse::names_key(const WorkRequest& request, const Slots& slots, std::size_t at) const noexcept {
     const std::uint32_t lkey = current_.what.lkey;

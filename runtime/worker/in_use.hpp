@@ -2,9 +2,9 @@
 // memory window, or an address handle.
 //
 // Each step looks at a part of a ring, or at some queue pairs or shared receive queues. Requests move from rings to
-// tables and never back. So a search that looks at the rings first finds every request that was submitted before the
-// search began. Searches take turns, and an attached process has only one search at a time. So a process with long
-// rings does not delay the searches of other processes.
+// in-flight tables and never back. So a search that looks at the rings first finds every request that was submitted
+// before the search began. Searches take turns, and an attached process has only one search at a time. So a process
+// with long rings does not delay the searches of other processes.
 //
 // Thread safety: only the worker's thread uses it.
 #pragma once
@@ -26,14 +26,14 @@ public:
     InUse(const Turn& turn, const Tables& tables) : turn_(turn), tables_(tables) {}
 
     struct Question {
-        std::uint64_t command = 0;  ///< 0: there is no question
+        std::uint64_t command = 0;  ///< 0 if there is no question
         std::uint32_t device = 0;
         std::uint32_t pd = 0;
         std::uint32_t client = 0;  ///< only sessions of this process can name the object
         std::uint32_t lkey = 0;
         MrHandle region{};        ///< the region with this lkey, if windows may be bound to the region
-        AhHandle ah{};            ///< valid: the search is for this address handle, not for an lkey
-        MwHandle window{};        ///< valid: the search is for this window, not for an lkey
+        AhHandle ah{};            ///< if valid, the search is for this address handle, not for an lkey
+        MwHandle window{};        ///< if valid, the search is for this window, not for an lkey
         bool skip_rings = false;  ///< does not search rings, because the worker will refuse the requests in them
     };
     /// Begins a search. Throws std::bad_alloc.

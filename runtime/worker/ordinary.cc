@@ -15,8 +15,8 @@ namespace {
 // (D7).
 constexpr std::uint32_t kPublishedAtOnce = 32;
 
-/// How many of `wanted` ordinary requests may be taken so that each completion has a slot (I3) and the chains have
-/// room.
+/// Returns how many of `wanted` ordinary requests may be taken so that each completion has a slot (I3) and the chains
+/// have room.
 [[gnu::always_inline]] inline std::uint32_t room(const Turn& turn, WorkerSession& session,
                                                  std::uint32_t wanted) noexcept {
     const auto chain = static_cast<std::uint32_t>(std::min<std::size_t>(wanted, turn.chains.ordinary_room()));
@@ -40,7 +40,7 @@ struct SendRun {
     std::uint32_t taken = 0;  // requests that count() has not counted yet
     ibv_send_wr** end = nullptr;
 
-    /// Begins a run. False: there is no such queue pair, or the session has no part in it.
+    /// Begins a run. Returns false if there is no such queue pair, or if the session has no part in it.
     [[gnu::always_inline]] bool begin(const Turn& turn, std::uint32_t qps_mask, WorkerSession& session,
                                       RequestHead head) noexcept {
         handle = kNone;
@@ -100,8 +100,8 @@ struct EndRun {
             session->publish_written(turn, written);
         }
     }
-    /// Ends the first entry of the send queue, which is ordinary. `expected`: how many completions may follow,
-    /// including this one. False: the entry must go the general way.
+    /// Ends the first entry of the send queue, which is ordinary. `expected` is the number of completions that may
+    /// follow, including this one. Returns false if the entry must go the general way.
     [[gnu::always_inline]] bool end(Turn& turn, WorkerCq& cq, InFlightTable& sends, std::uint32_t byte_len,
                                     std::uint32_t expected) noexcept {
         const InFlightEntry& entry = sends.front();
@@ -130,8 +130,8 @@ struct EndRun {
         ++ended;
         return true;
     }
-    /// Ends the first `n` entries, which complete together with the entry behind them. False: an entry must go the
-    /// general way.
+    /// Ends the first `n` entries, which complete together with the entry behind them. Returns false if an entry must
+    /// go the general way.
     [[gnu::always_inline]] bool end_covered(Turn& turn, WorkerCq& cq, InFlightTable& sends, std::uint32_t n) noexcept {
         if (n >= sends.size()) [[unlikely]] {
             return false;
@@ -236,7 +236,7 @@ std::uint32_t take_ordinary(Turn& turn, std::uint32_t qps_mask, WorkerSession& s
         wr->num_sge = is_inline ? 1 : static_cast<int>(head.num_sge());
         wr->opcode = static_cast<ibv_wr_opcode>(head.opcode());
         wr->send_flags = (head.flags() & (kFence | kSolicited | kInline)) | (signal ? unsigned{IBV_SEND_SIGNALED} : 0u);
-        // the provider reads it only for opcodes with an immediate
+        // the provider reads imm_data only for opcodes with an immediate
         wr->imm_data = htonl(static_cast<std::uint32_t>(request[5]));
         wr->wr.rdma.remote_addr = request[4];
         wr->wr.rdma.rkey = static_cast<std::uint32_t>(rkey_and_sample);

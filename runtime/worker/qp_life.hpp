@@ -26,8 +26,8 @@ enum class QpEvent : std::uint8_t {
     activate,  ///< the QP reached RTS
     fail,      ///< a bad completion, a fault of the flow control, a failed CQ, or a command
     end_life,  ///< WorkerQp::end_life() runs
-    leave,     ///< a command: the QP is to be drained, or was destroyed, reset or lost with its device
-    drained,   ///< nothing is in flight, or the worker waits no longer
+    leave,     ///< a command: the QP must be drained, or was destroyed, reset or lost with its device
+    drained,   ///< nothing is in flight, or the worker stops waiting
     emptied,   ///< its CQs hold no more of its completions
     renew,     ///< the QP was reset: the next life begins
     forget,    ///< the QP was destroyed
@@ -57,12 +57,12 @@ inline constexpr std::array<Row, kQpLives> kTable{{
 
 }  // namespace qp_life_detail
 
-/// The life that follows `event`; `life` itself if the event changes nothing.
+/// Returns the life that follows `event`, or `life` itself if the event changes nothing.
 [[nodiscard]] constexpr QpLife after(QpLife life, QpEvent event) noexcept {
     const QpLife next = qp_life_detail::kTable[static_cast<std::size_t>(life)][static_cast<std::size_t>(event)];
     return next == qp_life_detail::kNone ? life : next;
 }
-/// True: no request of a session is posted to the queue pair any more.
+/// Returns true if no request of a session is posted to the queue pair any more.
 [[nodiscard]] constexpr bool in_error(QpLife life) noexcept {
     return life >= QpLife::failing;
 }

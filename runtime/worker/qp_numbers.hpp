@@ -14,8 +14,8 @@ namespace pollcore {
 class WorkerQp;
 
 /// A hash table with open addressing, at most half full. Only make_room() allocates. Invariant: each number is in the
-/// table at most once. Providers reuse numbers (H3). But a queue pair leaves the table only after its CQs were seen
-/// empty, and only after that a new queue pair with its number is added.
+/// table at most once. Providers reuse numbers (H3). But a queue pair with a reused number is added only after the old
+/// queue pair has left the table. The old one leaves only after its CQs were seen empty.
 class QpNumberTable {
 public:
     [[nodiscard]] WorkerQp* find(std::uint32_t qp_num) const noexcept {

@@ -52,8 +52,8 @@ void RecvQueue::post(Turn& turn) noexcept {
         if (post_chain(next, bad) == 0) [[likely]] {
             break;
         }
-        // The receives before `bad` were posted. The receives behind `bad` are posted again, because they may belong to
-        // another session.
+        // The receives before `bad` were posted. The loop also posts the receives behind `bad`, because they may belong
+        // to another session.
         bad = bad != nullptr ? bad : next;
         next = bad->next;
         refuse(turn, *bad);

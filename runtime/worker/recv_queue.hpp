@@ -1,9 +1,8 @@
 // A receive queue: a queue pair's own, or a shared one. Sessions post its receives, or the worker keeps it filled with
 // buffers of a receive pool.
 //
-// Thread safety: the control thread makes the object. It belongs to the worker from the command that adds its queue
-// pair or shared receive queue until the worker has answered the command that forgets the queue pair or shared receive
-// queue.
+// Thread safety: the control thread makes the object. It belongs to the worker as long as its queue pair or shared
+// receive queue does (worker_qp.hpp, worker_srq.hpp).
 #pragma once
 
 #include <cstdint>
@@ -58,28 +57,28 @@ public:
 
     // ---- Setup, before the worker gets the queue ----
 
-    /// The provider's queue; null: it does not exist any more.
+    /// Sets the provider's queue; null means that the queue is gone.
     void set_provider(ibv_qp* qp) noexcept { verbs_qp_ = qp; }
     void set_provider(ibv_srq* srq) noexcept { verbs_srq_ = srq; }
     void set_watcher(ReceiveWatcher* watcher) noexcept { watcher_ = watcher; }
-    /// Arranges that the worker keeps the queue filled with buffers of `pool`. `share`: the further arguments of
-    /// PoolTaker::begin.
+    /// Arranges that the worker keeps the queue filled with buffers of `pool`. `share` stands for the other arguments
+    /// of PoolTaker::begin.
     template <class... Share>
     void fill_from(BufferPool& pool, Share... share) noexcept {
         pool_.begin(pool, share...);
     }
     [[nodiscard]] BufferPool* pool() const noexcept { return pool_.pool(); }
     [[nodiscard]] const PoolTaker& taker() const noexcept { return pool_; }
-    /// How many of the pool's receives have completed with success in this life, modulo 2^32.
+    /// The number of the pool's receives that have succeeded in this life of the queue pair, modulo 2^32.
     [[nodiscard]] std::uint32_t messages() const noexcept { return messages_; }
 
     // ---- Taking and posting receives ----
 
     [[nodiscard]] bool full() const noexcept { return table_.full(); }
-    /// Receives that have not completed, posted or not.
+    /// The number of receives that have not completed, posted or not.
     [[nodiscard]] std::uint32_t size() const noexcept { return table_.size(); }
     /// Takes a receive that the session has already counted as in flight. Must not be called when full(), and the
-    /// chains must have room. `slots` holds the receive at `slot`, and its continuations behind that.
+    /// chains must have room. `slots` holds the receive at `slot`, and its continuation slots behind it.
     template <class Slots>
     [[gnu::always_inline]] void take(Turn& turn, WorkerSession& session, const WorkRequest& request, const Slots& slots,
                                      std::size_t slot) noexcept {
@@ -99,27 +98,26 @@ public:
         chain(turn, place, sges);
         turn.counters.receives.add();
     }
-    /// Called when few receives remain posted. If the queue has a pool, the worker fills the queue at the end of this
-    /// step.
+    /// Arranges that the worker fills the queue at the end of this step, if the queue has a pool and has not ended.
     void refill(Turn& turn) noexcept {
         if (pool_.pool() != nullptr && !ended_) {
             turn.refills.add(*this);
         }
     }
     static constexpr std::uint32_t kFillMax = 64;  ///< most receives that one queue gets in one step (I10)
-    /// Adds receives with buffers of the pool to the chain, at most kFillMax; the chains must have room for so many.
-    /// Adds their number to `posted`. True: call it again in the next step.
+    /// Adds receives with buffers of the pool to the chain, at most kFillMax. The chains must have room for that many.
+    /// Adds the number of receives to `posted`. Returns true if fill() must be called again in the next step.
     [[nodiscard]] bool fill(Turn& turn, std::uint32_t& posted) noexcept;
     /// Posts the chain. Ends the receives that the provider refuses.
     void post(Turn& turn) noexcept;
 
     // ---- Completing receives ----
 
-    /// The receive in flight at the place that a work completion names; null: no receive is there.
+    /// Returns the receive in flight at the place that a work completion names, or null if no receive is there.
     [[nodiscard]] const InFlightEntry* find(std::uint32_t place) noexcept { return table_.find(place); }
-    /// Ends a receive, and delivers `completion`. `entry`: the receive, from find(place). `completion` names the queue
-    /// pair on which the receive has completed. `flow`: the WorkerQp::asked() of this queue pair. `datagram`: the work
-    /// completion, if a datagram was received; else null.
+    /// Ends a receive, and delivers `completion`. `entry` is the receive, from find(place). `completion` names the
+    /// queue pair on which the receive has completed, and `flow` is the WorkerQp::asked() of this queue pair.
+    /// `datagram` is the work completion if a datagram was received, else null.
     [[gnu::always_inline]] void complete(Turn& turn, std::uint32_t place, const InFlightEntry& entry,
                                          Completion& completion, Flow* flow, const ibv_wc* datagram) noexcept {
         if (entry.kind == InFlightEntry::Kind::pooled) {
@@ -146,8 +144,9 @@ public:
         ended_ = true;
         ended_status_ = status;
     }
-    /// For a queue pair in error with a pool: sends the application one final completion after all receives have come
-    /// back. It means that no more messages come. It is sent once in a life of the queue pair.
+    /// Called when the queue pair is in error. If the queue has a pool and all receives have come back, sends the
+    /// application one final completion. It says that no more messages come, and is sent once in a life of the queue
+    /// pair.
     void tell_end(Turn& turn, QpHandle qp, Status cause) noexcept;
     /// Completes the remaining receives with `status`. The device must not touch their buffers any more.
     void complete_leftovers(Turn& turn, Status status) noexcept;
@@ -213,7 +212,7 @@ private:
         }
     }
     void complete_by_runtime(Turn& turn, const InFlightEntry& entry, Status status) noexcept;
-    /// Completes the receives at the front that the provider does not have: every receive before them has completed
+    /// Completes the receives at the front that the provider does not have. Every receive before them has completed
     /// (I2).
     void complete_unposted(Turn& turn) noexcept;
 
@@ -229,7 +228,7 @@ private:
     RecvTable table_;
     PoolTaker pool_{*this};
     ReceiveWatcher* watcher_ = nullptr;
-    WorkerQp* qp_ = nullptr;  // the queue pair that owns this queue; null: a shared receive queue
+    WorkerQp* qp_ = nullptr;  // the queue pair that owns this queue; null for a shared receive queue
     QpHandle qp_handle_;
     SrqHandle srq_;
     std::uint32_t device_ = 0;

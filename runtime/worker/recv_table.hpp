@@ -57,7 +57,7 @@ public:
             more_keys_[std::size_t{slot} * more_keys_per_entry_ + i] = more[i].lkey;
         }
     }
-    /// True: an entry in flight uses this lkey.
+    /// Returns true if an entry in flight uses this lkey.
     [[nodiscard]] bool uses_key(std::uint32_t lkey) const noexcept {
         for (std::uint32_t slot = 0; slot < depth(); ++slot) {
             const InFlightEntry& entry = entries_[slot];
@@ -114,11 +114,11 @@ public:
     [[nodiscard]] InFlightEntry& at(std::uint32_t place) noexcept {
         return any_ ? slots_.at(place) : positions_.at(full_position(place));
     }
-    /// Stores the lkeys of the SGEs, without the first SGE, for the entry that was pushed last. It is at `place`.
+    /// Stores the lkeys of the SGEs, without the first SGE, for the newest entry, which is at `place`.
     void set_more_keys(std::uint32_t place, std::span<const ibv_sge> more) noexcept {
         any_ ? slots_.set_more_keys(place, more) : positions_.push_more_keys(more);
     }
-    /// The entry at a place that a work completion names; null: the provider has no receive there.
+    /// Returns the entry at a place that a work completion names, or null if the provider has no receive there.
     [[nodiscard]] [[gnu::always_inline]] InFlightEntry* find(std::uint32_t place) noexcept {
         if (any_) {
             return slots_.in_flight(place) ? &slots_.at(place) : nullptr;
@@ -141,7 +141,7 @@ public:
             ++strays_;
         }
     }
-    /// Removes an entry that the provider refused. True: the entries behind it have moved up by one place.
+    /// Removes an entry that the provider refused. Returns true if the entries behind it have moved up by one place.
     [[nodiscard]] bool erase(std::uint32_t place) noexcept {
         if (any_) {
             slots_.give_back(place);
@@ -150,7 +150,7 @@ public:
         positions_.erase(full_position(place));
         return true;
     }
-    /// True: the provider does not have the front entry.
+    /// Returns true if the provider does not have the front entry.
     [[nodiscard]] bool has_unposted() const noexcept { return strays_ != 0 && !positions_.front().with_provider(); }
     /// Marks the newest entry, which is at `place`, as never posted. It completes with status `why`.
     void leave_unposted(std::uint32_t place, Status why) noexcept {

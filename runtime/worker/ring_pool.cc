@@ -15,7 +15,8 @@ void RingPool::begin(Turn& turn, WorkerQp& qp, Flow& flow, bool in_order) noexce
     if (session().broken()) [[unlikely]] {
         return 0;
     }
-    // the application reads this cache line all the time, so fetching the line takes as long as a hop
+    // the application reads this cache line all the time, so fetching the line takes as long as moving it between two
+    // cores
     session().prefetch_completions();
     std::uint32_t taken = 0;
     WriteRing::Record record;

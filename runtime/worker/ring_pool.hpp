@@ -39,17 +39,17 @@ public:
     [[nodiscard]] std::uint64_t addr() const noexcept { return addr_; }
     [[nodiscard]] std::uint32_t rkey() const noexcept { return rkey_; }
 
-    /// A new writer begins: the peer of `qp`. From now on the worker looks at the ring. `in_order`: the device writes
-    /// memory in order.
+    /// A new writer begins: the peer of `qp`. From now on the worker looks at the ring. `in_order` is true if the
+    /// device writes memory in order.
     void begin(Turn& turn, WorkerQp& qp, Flow& flow, bool in_order) noexcept;
-    /// True: messages may still come from the peer of `qp`, or the final completion was not sent yet.
+    /// Returns true if messages may still come from the peer of `qp`, or if the final completion was not sent yet.
     [[nodiscard]] bool serves(const WorkerQp& qp) const noexcept { return qp_ == &qp; }
-    /// True: the next record has begun to arrive.
+    /// Returns true if the next record has begun to arrive.
     [[nodiscard]] [[gnu::always_inline]] bool begun() const noexcept { return ring_.begun(); }
     /// Hands out the records that have arrived, at most a burst. If the queue pair is in error and there was no record,
     /// sends the final completion. Returns the number of records.
     std::uint32_t take_records(Turn& turn) noexcept;
-    /// The life of the queue pair ends. The ring goes on with the next writer.
+    /// Called when the life of the queue pair ends. The ring goes on with the next writer.
     void leave(Turn& turn) noexcept;
     /// Called when the writer was told that it may fill all positions before `told`.
     void set_told(std::uint32_t told) noexcept { told_ = told; }
@@ -65,7 +65,7 @@ private:
     void hand_out(Turn& turn, std::uint32_t place, Completion& completion) noexcept;
 
     WriteRing ring_;
-    // queue pair whose peer writes here; null: there is none, or its final completion was sent
+    // queue pair whose peer writes here; null if there is none, or if its final completion was sent
     WorkerQp* qp_ = nullptr;
     Flow* flow_ = nullptr;  // the flow control of qp_
     std::uint32_t told_ = 0;

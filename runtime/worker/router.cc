@@ -41,8 +41,8 @@ namespace {
 }  // namespace
 
 void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
-    // The application reads this cache line all the time, so fetching the line takes as long as a hop. The prefetch
-    // begins before the first completion is read (D3).
+    // The application reads this cache line all the time, so fetching the line takes as long as moving it between two
+    // cores. The prefetch begins before the first completion is read (D3).
     if (cq.served() != nullptr) [[likely]] {
         cq.served()->prefetch_completions();
     }
@@ -57,8 +57,8 @@ void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
     }
 }
 
-// Sessions that want the device's time have wide completions, which are never ordinary. On such a CQ, the completions
-// of other sessions go the general way, too (D37).
+// Sessions that request the device's time have wide completions, which are never ordinary. On such a CQ, the
+// completions of other sessions go the general way, too (D37).
 [[gnu::noinline]] void Router::route_with_times(WorkerCq& cq, std::uint32_t n) noexcept {
     for (std::uint32_t i = 0; i < n; ++i) {
         turn_.set_device_time(device_times_[i]);
@@ -105,7 +105,7 @@ void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
     }
 }
 
-/// The next completion is most likely for the session of this entry, too.
+/// Notes the session of this entry, because the next completion is most likely for it, too.
 [[gnu::always_inline]] inline void Router::serve(WorkerCq& cq, const InFlightEntry& entry) noexcept {
     if (entry.kind <= InFlightEntry::Kind::pooled && entry.signaled()) [[likely]] {
         cq.serve(entry.session);

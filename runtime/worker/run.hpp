@@ -17,7 +17,7 @@
 
 namespace pollcore {
 
-/// What a thread can do while it has nothing to do. Implemented by the host and by tests (D30).
+/// The ways in which an idle thread can wait. The host and tests implement them (D30).
 class IdleWays {
 public:
     virtual ~IdleWays() = default;
@@ -26,12 +26,12 @@ public:
     virtual void monitor(const RingConsumer<WorkRequest>* only_source) noexcept = 0;
     virtual void yield() noexcept = 0;
     /// Waits until one of `fds` is readable, or until the time `deadline_ns`, but for `most_ns` at most. The time is on
-    /// the steady clock, or on the devices' clock if they have one.
+    /// the steady clock, or on the devices' clock if the devices have one.
     virtual void wait(std::span<pollfd> fds, std::uint64_t deadline_ns, std::uint64_t most_ns) noexcept = 0;
 };
 
 /// Called after Worker::fall_asleep() has returned true. Sleeps until there is a reason to wake up, or `stop` is set.
-/// On return the worker is awake. `now`: the clock of Worker::step().
+/// On return the worker is awake. `now` is the clock of Worker::step().
 template <class Now>
 void sleep_until_woken(Worker& worker, const std::atomic<bool>& stop, IdleWays& ways, Now now) noexcept {
     std::array<pollfd, kDevicesMax + 2> fds{};

@@ -23,8 +23,8 @@ public:
     struct Options {
         std::uint32_t depth = 0;
         std::uint32_t sges_max = 1;
-        std::uint32_t signal_interval = 1;  ///< at least one of so many requests has a signal
-        bool coalesce_signals = false;      ///< true: coalesce() is called for each chain (D49)
+        std::uint32_t signal_interval = 1;  ///< at least one of this many requests in a row has a signal
+        bool coalesce_signals = false;      ///< true if coalesce() is called for each chain (D49)
     };
 
     explicit SendQueue(const Options& options)
@@ -34,7 +34,7 @@ public:
     SendQueue(const SendQueue&) = delete;  // chain_end_ points into the object
     SendQueue& operator=(const SendQueue&) = delete;
 
-    /// The provider's queue pair; null: it does not exist any more.
+    /// Sets the provider's queue pair; null means that it is gone.
     void set_provider(ibv_qp* qp) noexcept { qp_ = qp; }
     [[nodiscard]] ibv_qp* provider() const noexcept { return qp_; }
 
@@ -52,7 +52,7 @@ public:
         return turn.options.qp_burst - std::min(budget_used_, turn.options.qp_burst);
     }
     void use_budget(std::uint32_t n) noexcept { budget_used_ += n; }
-    /// Uses up one request of the budget. False: the budget of this step is used up.
+    /// Takes one request from the budget. Returns false if the budget of this step is used up.
     [[nodiscard]] [[gnu::always_inline]] bool take_budget(const Turn& turn) noexcept {
         const bool left = budget_left(turn) != 0;
         budget_used_ += left;
@@ -61,13 +61,13 @@ public:
 
     // ---- Signals ----
 
-    /// True: the next request must be signaled, even if the application does not ask for it. Otherwise unsignaled
-    /// requests could fill the queue.
+    /// Returns true if the next request must be signaled, even if the application does not ask for a signal. Without
+    /// this, unsignaled requests could fill the queue.
     [[nodiscard]] bool must_signal() const noexcept {
         return !planted(Bug::wedged) && unsignaled_run_ + 1 >= signal_interval_;
     }
     void count_signal(bool signaled) noexcept { unsignaled_run_ = signaled ? 0 : unsignaled_run_ + 1; }
-    /// A request that may have had a signal was not posted, so the next request gets a signal.
+    /// Called when a request was not posted. The request may have had a signal, so the next request gets one.
     void signal_next() noexcept { unsignaled_run_ = signal_interval_; }
 
     // ---- The chain ----
@@ -87,9 +87,9 @@ public:
     /// Moves all signals of the chain to its last request. The requests that had a signal complete together with a
     /// later request (D49).
     void coalesce(ibv_send_wr& chain) noexcept;
-    /// True: in the last coalesced chain, some requests complete only together with a later request.
+    /// Returns true if some requests of the last coalesced chain complete only together with a later request.
     [[nodiscard]] bool has_covered() const noexcept { return has_covered_; }
-    /// Posts the chain. Returns the first request that the provider refused; null: none.
+    /// Posts the chain. Returns the first request that the provider refused, or null if it refused none.
     [[nodiscard]] [[gnu::always_inline]] ibv_send_wr* post(Turn& turn, ibv_send_wr* chain) noexcept {
         ibv_send_wr* bad = nullptr;
         turn.counters.send_doorbells.add();
@@ -104,8 +104,8 @@ public:
     [[nodiscard]] InFlightEntry take_refused(Turn& turn, ibv_send_wr& bad) noexcept;
 
     /// Adds `entry` and posts its work request alone. Used for the runtime's own requests, announcements and binds.
-    /// `post` gets the provider's queue pair, the wr_id and the entry; it posts, and returns the provider's result.
-    /// False: the provider refused the work request, and its entry was removed.
+    /// `post` gets the provider's queue pair, the wr_id and the entry; it posts, and returns the provider's result. If
+    /// the provider refuses the work request, removes the entry and returns false.
     template <class Post>
     [[nodiscard]] bool post_now(Turn& turn, QpHandle handle, const InFlightEntry& entry, Post&& post) noexcept {
         const std::uint32_t position = entries_.next_position();
@@ -119,8 +119,8 @@ public:
         (void)entries_.pop_back();
         return false;
     }
-    /// Adds `entry`, sets the wr_id of `wr`, and posts `wr` alone. False: the provider refused `wr`, and the entry was
-    /// removed.
+    /// Adds `entry`, sets the wr_id of `wr`, and posts `wr` alone. If the provider refuses `wr`, removes the entry and
+    /// returns false.
     [[nodiscard]] bool post_now(Turn& turn, QpHandle handle, const InFlightEntry& entry, ibv_send_wr& wr) noexcept {
         return post_now(turn, handle, entry, [&](ibv_qp* qp, std::uint64_t wr_id, const InFlightEntry&) {
             wr.wr_id = wr_id;
@@ -131,11 +131,11 @@ public:
 
     // ---- Failures ----
 
-    /// True: in this life a request has failed, or the completion of a request was lost. After that every request must
-    /// complete, even an unsignaled one, because a flushed request always completes.
+    /// Returns true if a request has failed in this life, or if the completion of a request was lost. After that every
+    /// request must complete, even an unsignaled one, because a flushed request always completes.
     [[nodiscard]] bool failed() const noexcept { return failed_; }
     void fail() noexcept { failed_ = true; }
-    /// A life begins. Nothing is in flight.
+    /// Called when a life begins. Nothing is in flight.
     void begin_life() noexcept {
         unsignaled_run_ = 0;
         failed_ = false;

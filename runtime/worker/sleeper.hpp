@@ -26,7 +26,7 @@ public:
     [[nodiscard]] std::span<CompletionChannel* const> channels() const noexcept { return channels_; }
     [[nodiscard]] bool has(const CompletionChannel* channel) const noexcept;
 
-    /// Arms each CQ, so that its next completion raises an event. False: a CQ could not be armed.
+    /// Arms each CQ, so that its next completion raises an event. Returns false if a CQ could not be armed.
     [[nodiscard]] bool arm() noexcept;
     /// Takes the events of all channels, and returns their number. An event without a completion is normal: the worker
     /// had polled the completion before it slept.
@@ -44,7 +44,7 @@ public:
     void knock() noexcept;
 
 private:
-    /// Null: the CQ was removed.
+    /// Returns null if the CQ was removed.
     [[nodiscard]] WorkerCq* find(const ibv_cq& cq) const noexcept;
 
     Turn& turn_;

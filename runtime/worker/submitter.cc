@@ -93,8 +93,8 @@ std::uint32_t Submitter::submit(WorkerSession& session) noexcept {
     return requests;
 }
 
-// True: the completion ring has room for one more completion than the requests in flight need. Only a session that
-// counts wrongly has no room; it is broken off.
+// Returns true if the completion ring has room for one more completion than the requests in flight need. Only a session
+// that counts wrongly has no room, so the worker breaks it off.
 [[gnu::always_inline]] inline bool Submitter::has_room(WorkerSession& session) noexcept {
     if (session.completion_room(1) == 0) [[unlikely]] {
         session.break_off(turn_);

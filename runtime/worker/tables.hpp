@@ -1,4 +1,4 @@
-// The objects that a worker works on. They are found by index or handle.
+// The tables by which a worker finds its objects, by index or handle.
 //
 // Thread safety: only the worker's thread uses the tables. The control thread makes the objects. An object belongs to
 // the worker from the command that adds it until the worker has answered the command that removes it.
@@ -45,15 +45,15 @@ public:
     }
     void set(std::size_t index, T* object) noexcept { places_[index] = object; }
     [[nodiscard]] T* at(std::size_t index) const noexcept { return places_[index]; }
-    /// `index` may be any number; null: no object is there.
+    /// Returns null if no object is at `index`, which may be any number.
     [[nodiscard]] T* find(std::size_t index) const noexcept {
         return index < places_.size() ? places_[index] : nullptr;
     }
     [[nodiscard]] T* const* data() const noexcept { return places_.data(); }
     [[nodiscard]] std::span<T* const> all() const noexcept { return places_; }
     [[nodiscard]] std::size_t size() const noexcept { return places_.size(); }
-    /// The first object at index `from` or later. Sets `from` to the index behind the object. Null: there is no such
-    /// object.
+    /// Returns the first object at index `from` or later, and sets `from` to the index behind the object. Returns null
+    /// if there is no such object.
     [[nodiscard]] T* next(std::uint32_t& from) const noexcept {
         while (from < places_.size()) {
             if (T* object = places_[from++]; object != nullptr) {
@@ -69,7 +69,7 @@ private:
 
 class Tables {
 public:
-    /// `qps_max`: a power of two.
+    /// `qps_max` is a power of two.
     explicit Tables(std::uint32_t qps_max)
         : qps_mask_(qps_max - 1), qps_(qps_max), srqs_(kSrqsMax), pools_(kReceivePoolsMax) {}
 
@@ -86,14 +86,15 @@ public:
 
     [[nodiscard]] std::uint32_t qps_mask() const noexcept { return qps_mask_; }
     [[nodiscard]] std::size_t qps_used() const noexcept { return qps_used_; }
-    /// True: there are so many queue pairs that a burst prefetches the lines of all its queue pairs first (D12).
+    /// Returns true if there are so many queue pairs that a burst prefetches the lines of all its queue pairs first
+    /// (D12).
     [[nodiscard]] bool many_qps() const noexcept { return qps_used_ > kFewQps || qps_with_lines_ > kFewQpsWithLines; }
-    /// True: for some queue pairs, the memory to which the provider posts is known.
+    /// Returns true if the memory to which the provider posts is known for some queue pairs.
     [[nodiscard]] bool provider_lines() const noexcept { return qps_with_lines_ != 0; }
     /// The number of receive queues. Each queue pair counts as one, and each shared receive queue as one.
     [[nodiscard]] std::size_t recv_queues() const noexcept { return qps_used_ + srqs_used_; }
 
-    // ---- Lookups by the handle in a request or completion; null: no such object ----
+    // ---- Lookups by the handle in a request or completion. They return null if there is no such object ----
 
     /// The queue pair at this index. Its handle may have another generation.
     [[nodiscard]] WorkerQp* qp_at(std::uint32_t index) const noexcept { return qps_.data()[index & qps_mask_]; }
@@ -160,8 +161,8 @@ public:
     void remove(const WorkerAh& ah) noexcept { ahs_.set(ah.handle.index, nullptr); }
 
 private:
-    // Measured: with at most this many queue pairs a prefetch costs more than it saves (D12). It saves more if the
-    // provider's lines are known.
+    // Measured: with at most this many queue pairs a prefetch costs more than it saves (D12). A prefetch saves more if
+    // the provider's lines are known.
     static constexpr std::size_t kFewQps = 256;
     static constexpr std::size_t kFewQpsWithLines = 48;
 

@@ -26,16 +26,16 @@ struct WorkerOptions {
     std::uint32_t complete_burst = kBurstDefault;
     std::uint32_t qp_burst = kBurstDefault;
     std::uint32_t qps_max = kQpsDefault;
-    /// eventfd that wakes the worker's thread; -1: the thread never sleeps. Must outlive the worker.
+    /// eventfd that wakes the worker's thread; -1 if the thread never sleeps. The eventfd must outlive the worker.
     int bell = -1;
-    /// epoll descriptor of the eventfds by which sessions of other processes wake the worker; -1: there are none
+    /// epoll descriptor of the eventfds by which sessions of other processes wake the worker; -1 if there are none
     int visitors = -1;
     bool solicited_only = false;  ///< only solicited completions wake the worker
-    /// Clock for requests whose latency is measured. It is read at most once in a step. Null: the time of the step is
-    /// used.
+    /// Clock for requests whose latency is measured. It is read at most once in a step. If it is null, the time of the
+    /// step is used.
     std::uint64_t (*clock)() noexcept = nullptr;
     /// While requests wait for credit, the flow control writes to the peer once in this many cycles, to find out
-    /// whether the peer still exists; 0: never.
+    /// whether the peer still exists. 0 means never.
     std::uint64_t probe_cycles = 0;
 };
 
@@ -45,7 +45,7 @@ public:
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
 
-    /// Begins a step. `time`: now.
+    /// Begins a step at the time `time`.
     void begin(std::uint64_t time) noexcept {
         if (time != now_) {
             if (number_ != 0) [[likely]] {
@@ -72,18 +72,18 @@ public:
         return sample_now_;
     }
 
-    /// The device's time of the completion that is being routed; 0: no completion is being routed, or the completion
-    /// has no time.
+    /// The device's time of the completion that is being routed, or 0 if no completion is being routed or the
+    /// completion has no time.
     [[nodiscard]] std::uint64_t device_time() const noexcept { return device_time_; }
     void set_device_time(std::uint64_t time) noexcept { device_time_ = time; }
 
-    /// True: reads of announced messages are in flight. Their completions are not solicited.
+    /// Returns true while reads of announced messages (rendezvous) are in flight. Their completions are not solicited.
     [[nodiscard]] bool reading() const noexcept { return reads_ != 0; }
     void begin_read() noexcept { ++reads_; }
     void end_read() noexcept { --reads_; }
 
-    /// Notes a session to which completions were written and whose application may sleep. After a call for a session,
-    /// the next one must come after WorkerSession::wake_told().
+    /// Notes a session to which completions were written and whose application may sleep. Between two calls for one
+    /// session, WorkerSession::wake_told() must be called.
     void tell(WorkerSession& session) noexcept { told_.push_back(&session); }
     [[nodiscard]] const std::vector<WorkerSession*>& told() const noexcept { return told_; }
     void forget_told() noexcept { told_.clear(); }
@@ -97,11 +97,11 @@ public:
     Chains chains;
     Binds binds;
     // Objects that have something due.
-    DueList<RecvQueue> refills;  ///< receive queues with few remaining receives from a pool
+    DueList<RecvQueue> refills;  ///< receive queues that must be refilled from their pool
     DueList<Flow> flows;  ///< flow controls that must look at memory that the peer writes, or must write to the peer
     /// queue pairs that have something to do because of an error, or that are being taken out of service
     DueList<WorkerQp> lives;
-    DueList<RingPool> rings;  ///< write rings to which messages may come; each look for work looks at them
+    DueList<RingPool> rings;  ///< write rings into which messages may come; each look for work includes them
 
 private:
     std::uint64_t now_ = 0;

@@ -29,8 +29,8 @@ public:
     [[nodiscard]] std::size_t capacity() const noexcept { return lines_.size(); }
     [[nodiscard]] bool ready(std::size_t i) const noexcept { return i < tail_ - head_; }
 
-    /// Adds `request` and its continuations, which are in `from` behind `slot`. `request` is the checked copy: the
-    /// application may have changed the request at `slot` after the check, so that one is not read again.
+    /// Adds `request` and its continuations, which are in `from` behind `slot`. `request` is the checked copy. The
+    /// application can change the request at `slot` after the check, so the slot itself is not read again.
     template <class Slots>
     void push(WorkerSession& session, const WorkRequest& request, const Slots& from, std::size_t slot) noexcept {
         const std::uint32_t slots = slots_of(request);

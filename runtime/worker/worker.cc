@@ -110,7 +110,7 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     return work;
 }
 
-/// take_completions(), not inlined, for callers that need not be fast.
+/// Calls take_completions(). Not inlined, because its callers need not be fast.
 [[gnu::noinline]] std::uint32_t Worker::look_at_cqs() noexcept {
     return take_completions();
 }
@@ -158,8 +158,8 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
 
 // ---- Objects that have something due ----
 
-// A queue with few remaining receives is filled with several receives at once, with one doorbell. This is done at the
-// end of a step, so that it counts all buffers that were released and all receives that were used in the step.
+// Posts several receives to a queue with one doorbell. This is done at the end of a step, when all buffers released and
+// all receives used in the step are known.
 [[gnu::noinline]] std::uint32_t Worker::refill() noexcept {
     std::uint32_t posted = 0;
     turn_.refills.turn([&](RecvQueue& queue) {
@@ -225,7 +225,7 @@ bool Worker::fall_asleep(std::uint64_t now) noexcept {
     return false;
 }
 
-// True: no activity is under way that would end without an event.
+// Returns true if no activity is under way that ends without an event.
 bool Worker::at_rest() const noexcept {
     if (turn_.options.solicited_only && turn_.reading()) {
         return false;  // the completion of a read raises no solicited event, although its message may be solicited
@@ -236,7 +236,7 @@ bool Worker::at_rest() const noexcept {
                         [](const WorkerCq* cq) { return cq->parked(); });
 }
 
-// True: there was something to do.
+// Returns true if there was something to do.
 bool Worker::look_again() noexcept {
     schedule_point(SchedulePoint::look);
     bool found = commands_.ready();

@@ -1,6 +1,6 @@
 // A worker: one thread that polls. step() does all its work: commands, submissions, completions, and the lists of
-// objects that have something due. The class has no thread, clock or random numbers of its own (I11), so a test can
-// call step() itself.
+// objects that have something due. The class itself has no thread, clock or random numbers (I11), so a test can call
+// step() directly.
 //
 //   worker.cc     the loop body, falling asleep     commands.cc    the control thread's commands
 //   submitter     session ring -> chain per queue   router         CQ -> completed requests
@@ -12,10 +12,9 @@
 // counters() and heartbeat(). Other threads use WorkerProxy.
 // Invariants
 //   - For each session's request in an in-flight table, a completion slot is reserved in the session's ring.
-//   - A parked QP and its CQs are not touched (D43).
-//   - Nothing here allocates after construction, except commands that add objects or begin a search for uses
-//   (in_use.hpp). Such a command
-//     allocates before it changes anything. If there is no memory, the worker answers `no_memory` (D29).
+//   - The worker does not touch a parked QP and its CQs (D43).
+//   - After construction, only commands that add objects or begin a search (in_use.hpp) allocate memory. They allocate
+//     before they change anything. If there is no memory, the worker answers `no_memory` (D29).
 #pragma once
 
 #include <cstdint>
@@ -43,48 +42,51 @@ public:
     Worker& operator=(const Worker&) = delete;
 
     /// Does one step: first commands; then submissions, completions and write rings; then the objects that have
-    /// something due. As long as the step has found nothing, it looks again, at most `looks` times. `now`: the time, in
-    /// cycles, on the clock of the deadlines. Returns the number of things done; 0: nothing.
+    /// something due. While it finds nothing, it looks again for submissions, completions and messages in write rings,
+    /// up to `looks` looks in total. `now` is the time in cycles, on the clock of the deadlines. Returns the number of
+    /// things done.
     std::uint32_t step(std::uint64_t now, std::uint32_t looks = 1) noexcept;
 
     // ---- Sleeping, for the thread's loop when it has found nothing to do ----
     //
     // 1. The worker tells each session and the control side that it sleeps. From then on a request or a command signals
-    //    the bell; one of another process signals an eventfd behind visitors().
+    //    the bell; a request from another process signals an eventfd that visitors() reports.
     // 2. It arms its CQs. From then on a completion raises an event.
     // 3. It looks once more, at one burst of each CQ, at the submission rings and at the command ring. This look finds
-    //    everything earlier (I8). Only if there was nothing, its thread waits.
+    //    everything that came earlier (I8). If it finds nothing, the worker's thread waits.
 
     /// Adds the channel of a device. Called for each device, before any other function. The channel must outlive the
     /// worker.
     void add_channel(CompletionChannel& channel) { sleeper_.add_channel(channel); }
     [[nodiscard]] std::span<CompletionChannel* const> channels() const noexcept { return sleeper_.channels(); }
     [[nodiscard]] int bell() const noexcept { return turn_.options.bell; }
-    /// Readable if a process that attached has signalled the eventfd of one of its sessions.
+    /// A descriptor that is readable if an attached process has signaled the eventfd of one of its sessions.
     [[nodiscard]] int visitors() const noexcept { return turn_.options.visitors; }
-    /// Falls asleep: from now on new work makes bell(), visitors() or a channel readable. Only a peer's write to memory
-    /// does not (look_every_ns()). False: the worker stays awake,
-    /// because there is something to do, or some activity will end without an event.
+    /// Falls asleep: from now on new work makes bell(), visitors() or a channel readable. A peer's write to memory
+    /// makes nothing readable (look_every_ns()). Returns false if the worker stays awake, because there is something to
+    /// do, or because some activity will end without an event.
     [[nodiscard]] bool fall_asleep(std::uint64_t now) noexcept;
     /// Called when bell(), visitors() or a channel became readable, at the time of look_again_ns(), and after each
-    /// look_every_ns(). True: there is a reason to wake up. `rung`: bell() or visitors() was signalled.
+    /// look_every_ns(). Returns true if there is a reason to wake up. `rung` is true if bell() or visitors() was
+    /// signaled.
     [[nodiscard]] bool woken(bool rung, std::uint64_t now) noexcept;
-    /// The earliest time at which a channel wants woken() to be called (CompletionChannel::look_again_ns()).
+    /// The earliest time at which a channel requires a call of woken() (CompletionChannel::look_again_ns()).
     [[nodiscard]] std::uint64_t look_again_ns() const noexcept { return sleeper_.look_again_ns(); }
-    /// How often, in ns, the loop of a sleeping worker must call woken(), because a peer's writes to memory raise no
-    /// event. CompletionChannel::kNever: no queue pair waits for such a write.
+    /// The interval, in ns, at which the loop of a sleeping worker must call woken(), because a peer's writes to memory
+    /// raise no event. CompletionChannel::kNever if no queue pair waits for such a write.
     [[nodiscard]] std::uint64_t look_every_ns() const noexcept;
     void wake_up(std::uint64_t now) noexcept;
     /// begin_wait() and end_wait() enclose only the wait itself. The thread's work between two waits does not count as
     /// sleep.
     void begin_wait() noexcept;
     void end_wait(std::uint64_t now) noexcept;
-    /// Called after the thread has ended. Acknowledges the events that it had taken, so that the CQs can be destroyed.
+    /// Called after the thread has ended. Acknowledges the events that the worker had taken, so that the CQs can be
+    /// destroyed.
     void acknowledge_events() noexcept;
     /// Called after a command was written. Wakes the worker if it sleeps. Any thread.
     void knock() noexcept { sleeper_.knock(); }
-    /// The submission ring of the only session, if nothing is in flight: then the next work can only be a request in
-    /// this ring or a command (D34). Null in all other cases.
+    /// If there is only one session and nothing is in flight, the next work can only be a request in that session's
+    /// ring or a command (D34). Then this returns the ring, else null.
     [[nodiscard]] const RingConsumer<WorkRequest>* only_source() const noexcept;
 
     [[nodiscard]] const WorkerCounters& counters() const noexcept { return turn_.counters; }
@@ -98,7 +100,7 @@ public:
 
 private:
     // worker.cc
-    /// `looks_again`: the step will look again if this look finds nothing.
+    /// `looks_again` is true if the step will look again when this look finds nothing.
     std::uint32_t take_submissions(bool looks_again) noexcept;
     std::uint32_t take_completions() noexcept;
     std::uint32_t look_at_cqs() noexcept;

@@ -20,13 +20,13 @@ class alignas(kCacheLine) WorkerCq {
 public:
     struct Options {
         ibv_cq* cq = nullptr;
-        /// the extended form of `cq`, polled with ibv_start_poll (D36); null: `cq` is polled with ibv_poll_cq
+        /// the extended form of `cq`, polled with ibv_start_poll (D36); null if `cq` is polled with ibv_poll_cq
         ibv_cq_ex* extended = nullptr;
         bool next_poll = true;                 ///< DeviceLimits::next_poll (D35)
         bool device_time = false;              ///< made with CqOptions::device_time, so `extended` is not null (D37)
         std::uint32_t id = 0;                  ///< the control thread's name for the CQ; never reused, unlike an index
         std::uint32_t depth = 0;               ///< number of CQEs that the CQ can hold
-        CompletionChannel* channel = nullptr;  ///< the device's channel; null: the CQ raises no events
+        CompletionChannel* channel = nullptr;  ///< the device's channel; null if the CQ raises no events
     };
     /// A point in time, for emptied_since().
     struct Mark {
@@ -52,15 +52,16 @@ public:
     /// From now on the CQ is not polled.
     void fail() noexcept { failed_ = true; }
     [[nodiscard]] bool failed() const noexcept { return failed_; }
-    /// The error of an extended poll that failed; 0: no poll failed. It is handled after the completions of that poll.
+    /// The error of an extended poll that failed, or 0 if none failed. The worker handles it after the completions of
+    /// that poll.
     [[nodiscard]] int broken() const noexcept { return broken_; }
     void break_off(int error) noexcept { broken_ = error; }
 
     void count_emptied() noexcept { ++emptied_; }
     void count_taken(std::uint32_t n) noexcept { taken_ += n; }
     [[nodiscard]] Mark mark() const noexcept { return {emptied_, taken_}; }
-    /// True: every CQE that was in the CQ at `mark` has been taken. Either the CQ was seen empty since then, or as many
-    /// CQEs were taken as it can hold.
+    /// Returns true if every CQE that was in the CQ at `mark` has been taken: since then the CQ was seen empty, or as
+    /// many CQEs were taken as it can hold. Also returns true if the CQ has failed.
     [[nodiscard]] bool emptied_since(const Mark& mark) const noexcept {
         return failed_ || emptied_ > mark.emptied || taken_ - mark.taken >= options_.depth;
     }
@@ -70,7 +71,7 @@ public:
     void add_datagram_qp() noexcept { ++datagram_qps_; }
     void remove_datagram_qp() noexcept { --datagram_qps_; }
 
-    /// The session of the last completion, and most likely of the next; null: unknown.
+    /// The session of the last completion, and most likely of the next. Null if unknown.
     [[nodiscard]] WorkerSession* served() const noexcept { return served_; }
     void serve(WorkerSession* session) noexcept { served_ = session; }
     void forget(const WorkerSession& session) noexcept { served_ = served_ == &session ? nullptr : served_; }
@@ -78,7 +79,7 @@ public:
     // ---- Events ----
 
     [[nodiscard]] bool armed() const noexcept { return armed_; }
-    /// Arms the CQ. False: the CQ raises no events, or the provider refused.
+    /// Arms the CQ. Returns false if the CQ raises no events, or if the provider refused.
     [[nodiscard]] bool arm(bool solicited_only) noexcept {
         if (options_.channel == nullptr || ibv_req_notify_cq(options_.cq, solicited_only ? 1 : 0) != 0) {
             return false;

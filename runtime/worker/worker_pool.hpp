@@ -1,7 +1,7 @@
 // A receive pool, as the worker sees it: who has which buffer.
 //
-// Each buffer is free, with a taker (posted as a receive), or with the application. A taker never has more than its
-// share of the buffers, so takers never wait for each other.
+// Each buffer is free, posted as a receive by a taker, or with the application. A taker is a receive queue that uses
+// the pool. A taker never has more than its share of the buffers, so takers never wait for each other.
 //
 // Thread safety: the control thread makes the object. It belongs to the worker from the command AddPool until the
 // worker has answered RemovePool. Any thread may call held() and read the counters.
@@ -28,7 +28,7 @@ namespace pollcore {
 
 class PoolTaker;
 
-/// The places of all buffers of a pool, by buffer number.
+/// The place of each buffer of a pool, by buffer number.
 class BufferTable {
 public:
     BufferTable() = default;
@@ -57,7 +57,8 @@ public:
     [[nodiscard]] bool with_application(std::uint32_t buffer) const noexcept {
         return buffer < size() && places_[buffer].with_application;
     }
-    /// Makes a buffer of the application free. Returns the buffer's taker, or null if the taker has ended.
+    /// Takes a buffer back from the application, and makes it free. Returns the buffer's taker, or null if the taker
+    /// has ended.
     PoolTaker* take_back(std::uint32_t buffer) noexcept {
         PoolTaker* taker = places_[buffer].taker;
         places_[buffer] = {};
@@ -65,7 +66,7 @@ public:
         put_back(buffer);
         return taker;
     }
-    /// The taker ends. Its buffers that are with the application stay there.
+    /// Called when the taker ends. Its buffers that are with the application stay there.
     void forget(const PoolTaker& taker) noexcept {
         for (Place& place : places_) {
             if (place.taker == &taker) {
@@ -74,7 +75,8 @@ public:
         }
     }
 
-    /// The buffers that are with the application. `delivered`: the pool's count of delivered messages. Any thread.
+    /// Returns the buffers that are with the application. `delivered` is the pool's count of delivered messages. Any
+    /// thread.
     [[nodiscard]] std::vector<HeldBuffer> held(std::uint32_t delivered) const {
         std::vector<HeldBuffer> all;
         for (std::uint32_t buffer = 0; buffer < held_.size(); ++buffer) {
@@ -105,7 +107,7 @@ public:
     struct Options {
         PoolHandle handle;
         std::uint32_t session_index = 0;  ///< index at the worker of the session that gets the messages
-        /// counters in memory that another process can read; null: own_counters_
+        /// counters in memory that another process can read; null means own_counters_
         ReceivePoolCounters* counters = nullptr;
     };
 
@@ -125,7 +127,7 @@ public:
     /// Called when the worker gets the pool.
     void set_session(WorkerSession& session) noexcept { session_ = &session; }
 
-    /// The session gives back the memory of messages. `buffers` may contain any numbers, also invalid ones.
+    /// Takes back the memory of messages, which the session releases. `buffers` may contain invalid numbers.
     virtual void release(Turn& turn, std::span<const std::uint32_t> buffers) noexcept = 0;
     /// Any thread.
     [[nodiscard]] virtual std::vector<HeldBuffer> held() const = 0;
@@ -179,7 +181,7 @@ public:
     }
     void hand_out(Turn& turn, PoolTaker& taker, std::uint32_t buffer, Completion& completion,
                   const ibv_wc* datagram) noexcept;
-    /// The taker ends. Its buffers that are with the application stay there.
+    /// Called when the taker ends. Its buffers that are with the application stay there.
     void forget(const PoolTaker& taker, std::uint32_t held) noexcept {
         buffers_.forget(taker);
         counters().orphaned.add(held);
@@ -193,8 +195,8 @@ private:
 /// The part of a buffer pool that one receive queue uses. The queue is the User.
 class PoolTaker {
 public:
-    /// Called when the application has given back one of the taker's buffers, and the receive queue is at or below its
-    /// refill mark.
+    /// buffer_released() is called when the application gives back a buffer of the taker while the receive queue is at
+    /// or below its refill mark.
     class User {
     public:
         virtual void buffer_released(Turn& turn) noexcept = 0;
@@ -208,8 +210,8 @@ public:
     PoolTaker& operator=(const PoolTaker&) = delete;
 
     /// At most `depth` buffers are posted, and at most `share` are posted or with the application. The queue is
-    /// refilled when a quarter of `depth`, but at most `part`, has been used. Such a refill needs few doorbells, and a
-    /// queue with free buffers never gets near empty.
+    /// refilled when a quarter of `depth` buffers, but at most `part`, were used. So few doorbells are needed, and the
+    /// queue does not run empty while the pool has free buffers.
     void begin(BufferPool& pool, std::uint32_t depth, std::uint32_t share,
                std::uint32_t part = std::numeric_limits<std::uint32_t>::max()) noexcept {
         pool_ = &pool;
@@ -217,7 +219,7 @@ public:
         share_ = share;
         low_water_ = depth - std::min(std::max(depth / 4, 1u), part);
     }
-    /// Null: the queue takes no buffers from a pool.
+    /// Returns null if the queue takes no buffers from a pool.
     [[nodiscard]] BufferPool* pool() const noexcept { return pool_; }
     /// Buffers that are posted and wait for a message.
     [[nodiscard]] std::uint32_t posted() const noexcept { return posted_; }
@@ -227,11 +229,11 @@ public:
     [[nodiscard]] std::uint32_t available() const noexcept {
         return std::min({depth_ - posted_, share_ - posted_ - held_, pool_->free()});
     }
-    /// True: depth and share allow one more posted buffer.
+    /// Returns true if depth and share allow one more posted buffer.
     [[nodiscard]] bool wants() const noexcept { return depth_ != posted_ && share_ != posted_ + held_; }
     [[nodiscard]] bool low() const noexcept { return posted_ <= low_water_; }
 
-    /// Counts `n` buffers as taken, before that many calls of take(). At most available().
+    /// Counts `n` buffers as taken. Called before `n` calls of take(). `n` is at most available().
     void count_taken(std::uint32_t n) noexcept {
         posted_ += n;
         pool_->count_taken(n);
@@ -254,19 +256,20 @@ public:
         pool_->counters().low_water.add(posted_ == low_water_);
         pool_->counters().ran_dry.add(posted_ == 0);
     }
-    /// Sends the application one final completion, with a free buffer: no more messages come. False: it was not sent,
-    /// because the taker can take no buffer now, or some buffers are still posted.
+    /// Sends the application one final completion, which says that no more messages come. It contains a free buffer.
+    /// Returns false if it cannot be sent yet, because the taker can take no buffer now, or because buffers are still
+    /// posted.
     bool tell_end(Turn& turn, Completion& completion) noexcept;
-    /// A new life of the queue begins, which will have its own final completion.
+    /// Called when a new life of the queue begins. This life will have its own final completion.
     void renew() noexcept { told_ = false; }
-    /// The application has given back one of the taker's buffers.
+    /// Called when the application has given back one of the taker's buffers.
     void released(Turn& turn) noexcept {
         --held_;
         if (low()) {
             user_.buffer_released(turn);
         }
     }
-    /// The taker ends. None of its buffers is posted any more.
+    /// Called when the taker ends. None of its buffers is posted.
     void dismiss() noexcept {
         if (pool_ != nullptr && held_ != 0) {
             pool_->forget(*this, held_);

@@ -1,14 +1,15 @@
-// The only access to a worker from other threads: typed commands over a bounded ring, and the worker's answers.
+// The control thread's only access to a worker. It sends typed commands over a bounded ring, and receives the worker's
+// answers.
 //
 // Thread safety: only the control thread uses it.
 //
 // Room: the begin_...() functions send a command and do not wait for its answer. They use at most half of the command
-// ring, so that room remains for the other functions. If their half is full, they throw NoRoomForCommand, and this is
-// counted. The other functions wait for room.
+// ring, so that room remains for the other functions. If their half is full, they count this and throw
+// NoRoomForCommand. The other functions wait for room.
 //
 // Memory: after a function has sent its command, it allocates nothing, so the caller always knows whether the command
-// was carried out (D29). A worker that has no memory for a command changes nothing. Then the function that adds the
-// object throws std::bad_alloc. If the command began a search, found() throws it.
+// was carried out (D29). A worker that has no memory for a command changes nothing. Then the function that sent the
+// command throws std::bad_alloc. For a search, found() throws it.
 #pragma once
 
 #include <chrono>
@@ -24,7 +25,7 @@
 
 namespace pollcore {
 
-/// Error EAGAIN: the command was not sent. There will be room again later.
+/// The error number is EAGAIN. The command was not sent; a later call may find room.
 class NoRoomForCommand : public Error {
 public:
     using Error::Error;
@@ -35,19 +36,19 @@ public:
     using Clock = std::chrono::steady_clock;
 
     /// `wait` is called between two looks for an answer. It sleeps for a short time; if the worker has no thread, it
-    /// calls Worker::step(). `now`: the clock that decides when to warn about a slow answer.
+    /// calls Worker::step(). `now` is the clock that decides when to warn about a slow answer.
     WorkerProxy(Worker& worker, std::string name, ControlCounters& counters, std::function<void()> wait,
                 std::function<Clock::time_point()> now = Clock::now);
 
     void add_session(std::uint32_t index, WorkerSession& session);
-    /// `abandoned`: the worker does not wait for requests that are still in the session's ring.
+    /// If `abandoned` is true, the worker does not wait for requests that are still in the session's ring.
     void remove_session(std::uint32_t index, bool abandoned = false);
     /// Begins to remove the session and does not wait. Returns the command's number, for answered().
     [[nodiscard]] std::uint64_t begin_removing_session(std::uint32_t index, bool abandoned);
     [[nodiscard]] bool answered(std::uint64_t command) { return take_answer(command).has_value(); }
     void add_cq(std::uint32_t index, WorkerCq& cq);
     void remove_cq(std::uint32_t index);
-    /// The CQ's device is lost. Called after lose() for each queue pair of the CQ.
+    /// Called when the CQ's device is lost, after lose() was called for each queue pair of the CQ.
     void lose_cq(std::uint32_t index);
     // After make_room() for an object, adding the object does not fail.
     void make_room(WorkerQp& qp);
@@ -71,23 +72,24 @@ public:
         }
         unpark(qp, after, cause);
     }
-    /// Called when the QP is in ERR. Waits until everything in flight was flushed. False: the deadline came first.
-    /// `deadline`: in cycles of the worker's clock. `limit`: the time until the deadline, for the warning. `quiet`: if
-    /// only receives remain, the worker stops waiting when none has completed for this many cycles, and this counts as
-    /// success; 0: it waits until the deadline. Some providers never flush receives that reached them in ERR (H1, D27).
+    /// Called when the QP is in ERR. Waits until everything in flight was flushed. Returns false if the deadline came
+    /// first. `deadline` is in cycles of the worker's clock. `limit` is the time until the deadline, and decides when
+    /// to warn. `quiet` is for providers that never flush receives that reached them in ERR (H1, D27). If only receives
+    /// remain, and none has completed for `quiet` cycles, the worker stops waiting, and retire() returns true. If
+    /// `quiet` is 0, the worker waits until the deadline.
     [[nodiscard]] bool retire(QpHandle qp, std::uint64_t deadline, std::chrono::milliseconds limit,
                               std::uint32_t quiet = 0);
-    /// Begins retire() and does not wait. Returns the command's number, for retired(). `device_lags`: the device may
-    /// not have the QP in ERR yet, so the worker posts nothing to it.
+    /// Begins retire() and does not wait. Returns the command's number, for retired(). If `device_lags` is true, the
+    /// device may not have the QP in ERR yet, so the worker posts nothing to the QP.
     [[nodiscard]] std::uint64_t begin_retiring(QpHandle qp, std::uint64_t deadline, std::uint32_t quiet,
                                                bool device_lags = false);
     [[nodiscard]] std::optional<bool> retired(std::uint64_t command);
     /// Called when the QP is parked and destroyed. Completes its remaining requests with status `leftovers`, and
     /// unparks its CQs. Afterwards the WorkerQp belongs to the caller again.
     void forget(QpHandle qp, Status leftovers = Status::qp_closed);
-    /// Called when the QP is parked, was RESET, and is now in `state`. Completes the remaining requests of the earlier
-    /// life, and unparks the QP and its CQs. Then the QP takes requests under its new generation. `life`: see
-    /// life_of().
+    /// Called when the QP is parked, was RESET, and is now in `state`. Completes the requests that remain from before
+    /// the reset, and unparks the QP and its CQs. Then the QP takes requests under its new generation. `life` is the
+    /// argument of life_of().
     void renew(QpHandle qp, std::uint32_t life, QpState state = QpState::init);
     /// Called when the QP is parked and its device is lost. Completes the remaining requests, and unparks the CQs.
     /// Until forget(), the QP stays in error and belongs to the worker.
@@ -103,9 +105,9 @@ public:
     /// caller again.
     void forget(SrqHandle srq);
     // A search takes the worker many steps, because rings may be long. Each of the next functions begins a search, and
-    // returns its number, for found().
+    // returns the search's number, for found().
     /// Searches for a work request that was submitted before this call and names `lkey`, or binds a window to `region`.
-    /// `client`: the process that owns the protection domain (ClientShare::id).
+    /// `client` is the process that owns the protection domain (ClientShare::id).
     [[nodiscard]] std::uint64_t begin_finding_key(std::uint32_t device, std::uint32_t pd, std::uint32_t lkey,
                                                   MrHandle region = {}, std::uint32_t client = 0);
     /// Searches for a bind of `window` that was submitted before this call and has not completed.
@@ -113,32 +115,33 @@ public:
     /// Searches for a work request that was submitted before this call and names `ah`.
     [[nodiscard]] std::uint64_t begin_finding_ah(const WorkerAh& ah);
     /// Removes the address handle from the worker's table, so that later requests do not find it. Then searches for a
-    /// request in flight that names it. If there is one, the address handle must stay alive, and may be added again
-    /// (D40).
+    /// request in flight that names the address handle. If there is one, the address handle must stay alive, and may be
+    /// added again (D40).
     [[nodiscard]] std::uint64_t begin_removing_ah(const WorkerAh& ah);
-    /// Returns nothing while the search is not complete.
+    /// Returns an empty result until the search is complete.
     [[nodiscard]] std::optional<bool> found(std::uint64_t search);
-    /// The caller will not ask about `command` again. `command` may also be a number that was never sent.
+    /// Drops the answer to `command`, because the caller will not ask for it. `command` may be a number that was never
+    /// sent.
     void ignore(std::uint64_t command) noexcept;
 
     void add_window(WorkerWindow& window);
-    /// False: binds of the window are in flight, and nothing has changed.
+    /// Returns false, and changes nothing, if binds of the window are in flight.
     [[nodiscard]] bool remove_window(MwHandle window);
     void add_region(const BindableRegion& region);
-    /// False: binds to the region are in flight, and nothing has changed.
+    /// Returns false, and changes nothing, if binds to the region are in flight.
     [[nodiscard]] bool remove_region(MrHandle region);
 
     /// Called when the QP is connected and the peer's control block is known.
     void start_flow(QpHandle qp, const FlowStart& how);
     void add_pool(WorkerPool& pool);
-    /// Called when no queue uses the pool any more. Returns the number of slots of the session's completion ring
-    /// written so far, modulo 2^32. The pool's last completion is among these slots.
+    /// Called when no queue uses the pool. Returns the number of slots of the session's completion ring written so far,
+    /// modulo 2^32. The pool's last completion is among these slots.
     std::uint32_t remove_pool(PoolHandle pool);
     void add_ah(const WorkerAh& ah);
     /// Called when no request in flight can name the address handle. Removes it from the worker's table.
     void forget(const WorkerAh& ah);
 
-    /// The worker's reports that answer no command, since the last call.
+    /// Returns the worker's reports since the last call. A report, such as that of a failed CQ, answers no command.
     [[nodiscard]] std::vector<Answer> take_unasked();
 
 private:

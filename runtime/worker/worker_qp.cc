@@ -93,10 +93,10 @@ void WorkerQp::publish_record() noexcept {
 
 // ---- Posting sends ----
 
-/// The provider refused the request `bad` of the chain. It has posted the requests before `bad`. The requests behind
-/// `bad` are posted again, because they may belong to other sessions.
+/// Called when the provider has refused the request `bad` of the chain and has taken the requests before `bad`. Ends
+/// `bad`, and posts the requests behind it, because they may belong to other sessions.
 [[gnu::cold]] void WorkerQp::end_refused(Turn& turn, ibv_send_wr* chain, ibv_send_wr* bad) noexcept {
-    bool posted = false;  // true: a part of the chain was posted
+    bool posted = false;  // true if a part of the chain was posted
     while (bad != nullptr) {
         ibv_send_wr* const next = bad->next;
         posted = posted || bad != chain;
@@ -128,7 +128,7 @@ void WorkerQp::publish_record() noexcept {
     fail_flow(turn, fault);
 }
 
-/// Handles the newest entry if it must not be chained: it is a bind, or the queue pair is in error.
+/// Handles the newest entry, which must not be chained, because it is a bind or the queue pair is in error.
 [[gnu::cold, gnu::noinline]] void WorkerQp::post_other(Turn& turn, Share& share, const WorkRequest& request) noexcept {
     InFlightEntry entry = sends_.entries().pop_back();
     if (request.opcode == Opcode::bind_mw) {
@@ -232,8 +232,8 @@ void WorkerQp::complete_unposted(Turn& turn) noexcept {
     }
 }
 
-/// Ends a request that gets no work completion of its own, because `wc` is the work completion of a later request.
-/// `flushed`: true if a request before it counts as flushed; set if this one does.
+/// Ends a request that gets no work completion, because `wc` is already the work completion of a later request.
+/// `flushed` is true if a request before this one counts as flushed; set to true if this one does.
 [[gnu::always_inline]] inline void WorkerQp::pass_over(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc,
                                                        bool& flushed) noexcept {
     const bool covered = entry.kind == InFlightEntry::Kind::covered;

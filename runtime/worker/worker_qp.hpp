@@ -1,7 +1,7 @@
 // A queue pair, as the worker sees it: its send queue and receive queue, its flow control, and its life.
 //
-// fail() may be called at any point of a step, so it only marks the queue pair as failed. end_life() does all other
-// work of a failure. The worker calls end_life() at the end of the step, when no request is half taken and no
+// fail() may be called at any point of a step, so it only stops the queues and publishes the error. end_life() does all
+// other work of a failure. The worker calls end_life() at the end of the step, when no request is half taken and no
 // completion is half handled.
 //
 // A QP ends in this order (H1):
@@ -11,7 +11,7 @@
 //   4. leave() with Leaving::forget completes the remaining requests. Only then may the application reuse the buffer of
 //      a request that the device did not complete (H2).
 // A reset has the same order, but step 3 moves the QP to RESET, and step 4 is Leaving::renew, after which the QP goes
-// on. After the loss of a device there is no flush to wait for: Leaving::lose completes the requests.
+// on. After the loss of a device no flush comes, so Leaving::lose completes the requests without one.
 //
 // Thread safety: the control thread makes the object. It belongs to the worker from the command AddQp until the worker
 // has answered ForgetQp.
@@ -52,12 +52,11 @@ struct ShareOptions {
     std::uint32_t recv_depth = 0;
 };
 
-/// Send-queue slots and CQEs that the runtime needs for itself on each queue pair. The only such request is the marker:
-/// when the marker completes, every request before it has ended (D26).
+/// The runtime needs this many send-queue slots and CQEs for itself on each queue pair. They are for the marker: when
+/// the marker completes, every request before it has ended (D26).
 inline constexpr std::uint32_t kMarkersPerQp = 1;
 
-// The provider reads imm_data in network byte order. The application gave it in host byte order (row 7 of the
-// semantics).
+// The provider reads imm_data in network byte order. The application gave it in host byte order.
 inline void fill(ibv_send_wr& wr, const WorkRequest& request) noexcept {
     wr.opcode = static_cast<ibv_wr_opcode>(request.opcode);
     if (request.opcode >= Opcode::local_inv) [[unlikely]] {
@@ -96,7 +95,7 @@ public:
         std::uint32_t recv_depth = 0;  ///< depth of the queue pair's own receive queue
         std::uint32_t sges_max = 1;
         std::uint32_t inline_max = 0;
-        /// false: no request takes the short way of ordinary.cc, so that the two ways can be compared
+        /// true if requests may take the short way of ordinary.cc; tests set false to compare the two ways
         bool ordinary = true;
         std::uint32_t device = 0;  ///< device whose lkeys the requests name
         /// The control thread's number of the protection domain. Windows, regions and (UD) address handles that the
@@ -104,7 +103,7 @@ public:
         std::uint32_t pd = 0;
         std::uint32_t send_cq = 0;  ///< index of the CQ at this worker
         std::uint32_t recv_cq = 0;
-        WorkerSrq* srq = nullptr;     ///< the shared receive queue; null: the queue pair has its own receive queue
+        WorkerSrq* srq = nullptr;     ///< the shared receive queue; null if the queue pair has its own
         ibv_ah* marker_ah = nullptr;  ///< UD: address handle for the marker (D41)
         std::vector<ShareOptions> shares;
     };
@@ -121,7 +120,7 @@ public:
     void set_provider(ibv_qp& qp, const SendQueueLines& lines) noexcept;
     [[nodiscard]] const Options& options() const noexcept { return options_; }
 
-    /// Connects the queue pair with its sessions and CQs. From now on it belongs to the worker.
+    /// Connects the queue pair with its sessions and CQs. From now on the queue pair belongs to the worker.
     void add(Turn& turn, std::span<WorkerSession* const> sessions, WorkerCq& send_cq, WorkerCq& recv_cq) noexcept;
 
     // ---- Read while a request is taken or completed ----
@@ -135,8 +134,8 @@ public:
     }
     /// The memory to which the provider posts, if it is known (D12).
     [[nodiscard]] const SendQueueLines& provider_lines() const noexcept { return provider_lines_; }
-    /// True: the control thread neither changes nor destroys the provider's queue pair now, so the memory of
-    /// provider_lines() may be read.
+    /// Returns true while the control thread neither changes nor destroys the provider's queue pair, so that the memory
+    /// of provider_lines() may be read.
     [[nodiscard]] bool provider_at_rest() const noexcept { return provider_at_rest_; }
     /// Prefetches the cache line of `qp` that holds provider_lines(). `qp` may be null.
     static void prefetch_provider_lines(const WorkerQp* qp) noexcept {
@@ -159,8 +158,8 @@ public:
     [[nodiscard]] RecvQueue& recvs() noexcept { return recvs_; }
     [[nodiscard]] const RecvQueue& recvs() const noexcept { return recvs_; }
     [[nodiscard]] Flow& flow() const noexcept { return *flow_; }
-    /// The flow control that decides about each request of the general way and learns of receives; null: the queue pair
-    /// has no flow control.
+    /// The flow control that decides about each request of the general way and learns of receives. Null if the queue
+    /// pair has no flow control.
     [[nodiscard]] Flow* asked() const noexcept { return asked_; }
     [[nodiscard]] QpLife life() const noexcept { return life_; }
     [[nodiscard]] bool in_error() const noexcept { return pollcore::in_error(life_); }
@@ -170,19 +169,20 @@ public:
     [[nodiscard]] Status unposted_status() const noexcept { return unposted_status_; }
 
     /// Takes an admitted request of the session for the send queue. Either posts the request or leaves it to the flow
-    /// control. `slot`: the request's place in the session's ring.
+    /// control. `slot` is the request's place in the session's ring.
     [[gnu::always_inline]] void take(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request,
                                      std::size_t slot, ibv_ah* ah) noexcept {
-        // In error, the flow control is still asked until its waiting requests have ended, because this request must
-        // end after them.
+        // In error, this request must end after the requests that wait for the flow control. So the flow control is
+        // still asked until those have ended.
         if (asked_ != nullptr && (life_ <= QpLife::failing || flush_held_) &&
             asked_->hold(turn, session, share, request, slot)) [[unlikely]] {
             return;
         }
         post(turn, session, share, request, session.submissions(), slot, ah);
     }
-    /// Appends the request to the chain. In error, adds it to the in-flight table instead, where it ends after all
-    /// requests before it. `slots` holds the request at `slot`, and its continuations behind that.
+    /// Appends the request to the chain. If the queue pair is in error, adds the request to the in-flight table
+    /// instead, where it ends after all requests before it. `slots` holds the request at `slot`, and its continuation
+    /// slots behind it.
     template <class Slots>
     [[gnu::always_inline]] void post(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request,
                                      const Slots& slots, std::size_t slot, ibv_ah* ah) noexcept;
@@ -201,7 +201,7 @@ public:
     void leave_unposted(Turn& turn, const InFlightEntry& entry) noexcept;
     /// Ends at once a request that the provider refused. The request is in no in-flight table.
     void refuse(Turn& turn, const InFlightEntry& entry) noexcept;
-    /// Ends a request that is in no in-flight table, with `completion`: success, or the failure that the device
+    /// Ends a request that is in no in-flight table. `completion` is a success, or the failure that the device
     /// reported.
     void end_send(Turn& turn, const InFlightEntry& entry, Completion& completion) noexcept;
     void end_send_by_runtime(Turn& turn, const InFlightEntry& entry, Status status) noexcept;
@@ -212,15 +212,16 @@ public:
 
     // ---- The queue pair's life ----
 
-    /// Puts the whole queue pair into error, whatever its type (D42). `device_too`: true if the device has the QP in
-    /// ERR. If it is false, the control thread will move the QP to ERR, and then call unpark().
+    /// Puts both queues of the queue pair into error, whatever its type (D42). `device_too` is true if the device has
+    /// the QP in ERR. If it is false, the control thread will move the QP to ERR and then call unpark().
     void fail(Turn& turn, Status cause, bool device_too = true) noexcept;
-    /// The peer broke the rules of the flow control, or the flow control cannot go on: puts the queue pair into error.
+    /// Puts the queue pair into error, because the peer broke the rules of the flow control, or because the flow
+    /// control cannot go on.
     void fail_flow(Turn& turn, FlowFault fault) noexcept;
     [[nodiscard]] bool completes_on(const WorkerCq& cq) const noexcept { return send_cq_ == &cq || recv_cq_ == &cq; }
-    /// A CQ of the queue pair has failed, and gives no more completions (D46).
+    /// Called when a CQ of the queue pair has failed and gives no more completions (D46).
     void lose_cq(Turn& turn) noexcept;
-    /// Arranges a call of end_life() at the end of the step, even if it was called before.
+    /// Arranges a call of end_life() at the end of the step, even if end_life() was called before.
     void look_again(Turn& turn) noexcept {
         look_again_ = true;
         turn.lives.add(*this);
@@ -231,18 +232,18 @@ public:
         AnswerKind kind{};
         bool forgotten = false;
     };
-    /// Does the queue pair's part of the step. Called while the queue pair is in Turn::lives. `may_leave`: the answer
-    /// ring has room for the answer to leave().
+    /// Does the queue pair's part of the step. Called while the queue pair is in Turn::lives. `may_leave` is true if
+    /// the answer ring has room for the answer to leave().
     [[nodiscard]] std::optional<Left> turn(Turn& turn, bool may_leave) noexcept;
-    /// True: the queue pair must stay in Turn::lives.
+    /// Returns true if the queue pair must stay in Turn::lives.
     [[nodiscard]] bool waits_for_turn() const noexcept { return look_again_ || leave_.way != Leaving::none; }
 
     void park() noexcept;
-    /// `state`: the state to which the control thread has moved the QP.
+    /// `state` is the state to which the control thread has moved the QP.
     void unpark(Turn& turn, QpState state, Status cause, bool device_lags) noexcept;
     void start_flow(Turn& turn, const FlowStart& start) noexcept { flow_->start(turn, start); }
 
-    /// Ways to take a queue pair out of service. The worker answers the command when it is complete.
+    /// Ways to take a queue pair out of service. The worker answers the command when this is complete.
     enum class Leaving : std::uint8_t { none, retire, forget, renew, lose };
     struct Leave {
         Leaving way = Leaving::none;
@@ -250,8 +251,8 @@ public:
         Status cause = Status::qp_closed;
         bool device_lags = false;    ///< the device may not have the QP in ERR yet
         std::uint64_t deadline = 0;  ///< retire
-        /// retire: if only receives remain, cycles without a completed receive after which the worker stops waiting for
-        /// them; 0: it waits until the deadline
+        /// retire, if only receives remain: the worker stops waiting after this many cycles without a completed
+        /// receive. 0 means that it waits until the deadline
         std::uint32_t quiet = 0;
         std::uint32_t life = 0;         ///< renew: see life_of()
         QpState state = QpState::init;  ///< renew

@@ -18,8 +18,8 @@ namespace pollcore {
 /// When an event happens for which a part waits, this function is called again.
 [[gnu::cold]] void WorkerQp::end_life(Turn& turn) noexcept {
     happens(QpEvent::end_life);
-    // Requests that wait for the peer end after the posted requests. Receives that this peer was promised become free
-    // for other peers.
+    // Requests that wait for the peer end after the posted requests. Receives that were granted to this peer become
+    // free for other peers.
     if (!flush_held_) {
         flow_->flush(turn);
         end_waiting(turn, flow_->waiting());
@@ -28,16 +28,16 @@ namespace pollcore {
     // With some providers, unsignaled requests that succeeded before the error have no completion, so a marker follows
     // (H1).
     cover(turn);
-    // The receives of a pool come back flushed, and the application does not see these completions. It gets one final
-    // completion: no more messages come.
+    // The receives of a pool come back flushed, and the application does not see these completions. Instead it gets one
+    // final completion, which says that no more messages come.
     if (!flow_->expects_message()) {
         recvs_.tell_end(turn, handle_, cause_);
     }
 }
 
 /// Posts a marker behind everything that is in the send queue now. If that is not possible yet, notes that a marker is
-/// wanted. The marker's completion ends unsignaled requests that succeeded before the error. It also ends requests that
-/// were not posted.
+/// wanted. The marker's completion ends unsignaled requests that succeeded before the error. The completion also ends
+/// requests that were not posted.
 [[gnu::cold]] void WorkerQp::cover(Turn& turn) noexcept {
     cover_wanted_ = false;
     // If the QP was destroyed or reset, complete_leftovers() will complete the remaining requests, so no marker is
@@ -166,7 +166,7 @@ std::optional<WorkerQp::Left> WorkerQp::advance(Turn& turn) noexcept {
     return Left{how.command, AnswerKind::done, how.way == Leaving::forget};
 }
 
-/// True: nothing is in flight, or the worker waits no longer.
+/// Returns true if nothing is in flight, or if the worker stops waiting.
 bool WorkerQp::drained(Turn& turn) noexcept {
     if (sends_.entries().empty() && recvs_.size() == 0) {
         return true;
@@ -180,7 +180,7 @@ bool WorkerQp::drained(Turn& turn) noexcept {
 }
 
 // Some providers never flush a receive that reached them in ERR (H1). If only receives remain, and none has completed
-// for a while, the worker waits no longer for them. The runtime completes these receives as flushed after the QP was
+// for a while, the worker stops waiting for them. The runtime completes these receives as flushed after the QP was
 // destroyed (D27).
 bool WorkerQp::only_late_receives(const Turn& turn) noexcept {
     if (leave_.quiet == 0 || !sends_.entries().empty()) {
@@ -218,9 +218,8 @@ void WorkerQp::complete_leftovers(Turn& turn) noexcept {
     recvs_.tell_end(turn, handle_, cause_);
 }
 
-// A life begins with a new generation. So a late completion of the old life cannot be mistaken for a completion of the
-// new life (H3), and requests with the old handle are refused. The QP number does not change, so the SRQ still finds
-// the queue pair.
+// A life begins with a new generation. So a late completion of the old life cannot be mistaken for one of the new life
+// (H3). Requests with the old handle are refused. The QP number does not change, so the SRQ still finds the queue pair.
 void WorkerQp::begin_life(Turn& turn, Life life, QpState state) noexcept {
     flow_->leave(turn);
     handle_.generation = life.generation;

@@ -8,7 +8,7 @@
 namespace pollcore {
 namespace {
 
-// A step takes at least one request from the ring of a closing session, so the ring is empty after at most as many
+// A step takes at least one request from the ring of a closing session. So the ring is empty after at most as many
 // steps as it has slots. These additional steps allow for queue pairs that are parked meanwhile.
 constexpr std::uint64_t kStepsToDrainMore = 64;
 
@@ -147,7 +147,8 @@ void WorkerSession::begin_closing(std::uint64_t command, std::uint64_t step, boo
     broken_ = broken_ || abandoned;
 }
 
-// The queue pairs of a closing session have been retired already, so only requests in its ring can delay its end.
+// The queue pairs of a closing session have been retired already, so only requests in the session's ring can delay the
+// session's end.
 bool WorkerSession::drained(std::uint64_t step) noexcept {
     // The worker does not wait for ever: a partly published request may never become complete, and an application may
     // go on submitting.

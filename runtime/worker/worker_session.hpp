@@ -1,18 +1,17 @@
-// A session, as the worker sees it: the worker's ends of the session's two rings, and the counts of its requests in
-// flight. Only the worker writes these.
+// A session, as the worker sees it: the worker's ends of the session's two rings, and the worker's counts of the
+// session's requests in flight.
 //
-// The worker takes a request only if the completion ring has a free slot for its completion (I3), so a completion never
+// The worker takes a request only if the completion ring has a free slot for its completion (I3). So a completion never
 // waits for a slot.
 //
 // The worker may write a completion into the cache line of its request instead of the completion ring (D50). To allow
-// this, a session marks a request (CompletionInbox::expect_reply). It marks one request at a time, and only if it has
-// no other request in that send queue. The request's line is in the worker's cache, and the application looks there as
-// well as in the ring, so such an answer moves no other line. The worker may write the answer until it has told the
-// application that the request's slot is free again. While a marked request is in flight, the worker delays this news.
-// It tells the application at once if more than a quarter of the ring's slots would be held back, if the ring is small,
-// and before it falls asleep. A
-// failure, and a completion that is too late for the line, go through the ring with the flag kNotInLine, so that the
-// session knows that it need not look at the line any more.
+// this, a session marks a request (CompletionInbox::expect_reply). The session marks one request at a time, and only if
+// it has no other request in that send queue. Such an answer moves no other cache line: the worker's cache has the
+// request's line, and the application looks at it as well as at the ring. The worker may write the answer until it has
+// published that the request's slot is free. So while a marked request is in flight, the worker delays this news. It
+// holds back at most a quarter of the ring's slots, and none if the ring is small (RingConsumer::release_later). Before
+// it sleeps, it publishes all free slots. A failure, or a completion that is too late for the line, goes through the
+// ring with the flag kNotInLine. The flag tells the session to stop looking at the line.
 //
 // Thread safety: the control thread makes the object. It belongs to the worker from the command AddSession until the
 // worker has answered RemoveSession. Any thread may call refused().
@@ -47,7 +46,7 @@ public:
     Share(WorkerQp& qp, QpHandle handle, std::uint32_t send_depth, std::uint32_t recv_depth)
         : qp_(&qp), handle_(handle), send_depth_(send_depth), recv_depth_(recv_depth) {}
 
-    /// Null: the session has no part in a queue pair with this index.
+    /// Returns null if the session has no part in a queue pair with this index.
     [[nodiscard]] WorkerQp* qp() const noexcept { return qp_; }
     [[nodiscard]] QpHandle handle() const noexcept { return handle_; }
     [[nodiscard]] std::uint32_t send_room() const noexcept { return send_depth_ - std::min(sends_, send_depth_); }
@@ -58,7 +57,8 @@ public:
     void end_sends(std::uint32_t n) noexcept { sends_ -= n; }
     void take_recv() noexcept { ++recvs_; }
     void end_recv() noexcept { --recvs_; }
-    /// Counts one more retired send. Returns the number of retired sends so far, modulo 2^32.
+    /// Counts one more send that has retired, which means that it succeeded without a completion for the application.
+    /// Returns the number of retired sends so far, modulo 2^32.
     std::uint32_t retire() noexcept { return ++retired_; }
 
 private:
@@ -72,19 +72,19 @@ private:
 };
 static_assert(sizeof(Share) == 32);
 
-/// Limits how much work of one other process a worker takes in each step, over all sessions of that process (deficit
-/// round robin). Each step grants a quantum. An unused remainder is not carried over, but a debt is. Belongs to the
-/// worker.
+/// Limits the work that a worker takes in each step from all sessions of one other process together (deficit round
+/// robin). Each step grants a quantum. An unused remainder expires, but a debt stays. The object belongs to the worker.
 class ClientShare {
 public:
-    /// What a request costs, in bytes, unless its message is longer. A longer message costs its length.
+    /// The cost of a request, in bytes. A request with a longer message costs the length of the message.
     static constexpr std::int64_t kRequest = 4096;
 
-    /// `id`: the process; 0 is the worker's own process.
+    /// `id` names the process; 0 names the worker's own process.
     explicit ClientShare(std::uint32_t id = 0) : id_(id) {}
 
     [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
-    /// True: the process may take more in this step. `quantum`: what each step grants, in bytes.
+    /// Returns true if the worker may take more of the process's work in this step. `quantum` is the number of bytes
+    /// that each step grants.
     [[nodiscard]] bool left(std::uint64_t step, std::int64_t quantum) noexcept {
         if (step_ != step) {
             step_ = step;
@@ -97,7 +97,7 @@ public:
 private:
     std::uint32_t id_;
     std::uint64_t step_ = 0;  // the step for which left_ holds
-    // in bytes; negative: the last message cost more than remained, and the next steps pay the debt
+    // in bytes; negative if the last message cost more than remained: the next steps pay this debt
     std::int64_t left_ = 0;
 };
 
@@ -105,10 +105,10 @@ class alignas(kCacheLine) WorkerSession {
 public:
     struct Options {
         std::uint32_t id = 0;  ///< the control thread's name for the session; never reused, unlike an index
-        /// limit of the session's process; null: the session belongs to the worker's own process, which has no limit
+        /// limit of the session's process; null if this is the worker's own process, which has no limit
         ClientShare* client = nullptr;
-        int application_fd = -1;  ///< descriptor on which the application sleeps; -1: the application never sleeps
-        /// true: application_fd is a socket to another process; false: it is an eventfd
+        int application_fd = -1;  ///< descriptor on which the application sleeps; -1 if it never sleeps
+        /// true if application_fd is a socket to another process, false if it is an eventfd
         bool application_socket = false;
         bool device_time = false;  ///< SessionOptions::device_time
     };
@@ -118,14 +118,14 @@ public:
     /// The session's index at its worker.
     [[nodiscard]] std::uint32_t index() const noexcept { return index_; }
     void set_index(std::uint32_t index) noexcept { index_ = index; }
-    /// Number of requests that the worker refused: bad ones, which the session's library should have rejected, and
-    /// requests that met a closing session or queue, or a limit of the peer. Any thread.
+    /// The number of requests that the worker refused. Some were bad, and the session's library should have rejected
+    /// them. Others came when the session or queue was closing, or exceeded a limit of the peer. Any thread.
     [[nodiscard]] std::uint64_t refused() const noexcept { return refused_.value(); }
 
     // ---- Requests ----
 
     [[nodiscard]] const RingConsumer<WorkRequest>& submissions() const noexcept { return submissions_; }
-    /// Gives the first `n` slots back to the application. The application may learn of it later.
+    /// Gives the first `n` slots back to the application. The application may learn of this later.
     void release(std::size_t n) noexcept {
         if (reply_at_ == 0) [[likely]] {
             submissions_.release(n);
@@ -133,8 +133,8 @@ public:
             submissions_.release_later(n);
         }
     }
-    /// Called when the ring held no request. If the news of free slots was delayed, and no marked request is in flight,
-    /// tells the application of the slots.
+    /// Called when the ring has no request. Tells the application of free slots if that was delayed and no marked
+    /// request is in flight.
     void release_rest() noexcept {
         if (submissions_.unpublished() && reply_at_ == 0) {
             submissions_.publish();
@@ -143,16 +143,16 @@ public:
     /// Tells the application of all free slots now, even if a marked request is in flight.
     void release_all() noexcept { submissions_.publish(); }
 
-    /// How many of `wanted` requests, of any kind, may be taken so that each completion has a slot (I3). It counts
-    /// requests in flight, not occupied slots (D13).
+    /// Returns how many of `wanted` requests, of any kind, may be taken so that each completion has a slot (I3). This
+    /// depends on the requests in flight, not on the occupied slots (D13).
     [[nodiscard]] [[gnu::always_inline]] std::uint32_t completion_room(std::uint32_t wanted) noexcept {
         const std::size_t owed = std::size_t{in_flight_} + pooled_posted_;
         const std::size_t slots = completions_.reserve((owed + wanted) << wide_) >> wide_;
         return static_cast<std::uint32_t>(std::min(slots - std::min(owed, slots), std::size_t{wanted}));
     }
-    /// False: the process has used its limit in this step. The requests of its sessions stay in the sessions' rings
-    /// until the next step, so the worker stores nothing for them. `taken`: slots taken in this step and not given to
-    /// release() yet.
+    /// Returns false if the process has used its limit in this step. Then the requests of its sessions stay in the
+    /// sessions' rings until the next step. `taken` is the number of slots that were taken in this step and not yet
+    /// passed to release().
     [[nodiscard]] bool has_share_left(const Turn& turn, std::size_t taken) noexcept {
         if (options_.client->left(turn.number(), std::int64_t{turn.options.submit_burst} * ClientShare::kRequest))
             [[likely]] {
@@ -186,15 +186,15 @@ public:
     /// Ends a request that was taken but not posted, as a refused request.
     void give_up(Turn& turn, Share& share, const WorkRequest& request, Status status) noexcept;
 
-    /// True: the request must be signaled, because the share or the session has no room for another request, or because
-    /// unsignaled requests have more than half of the completion slots. The signal makes sure that a session whose
-    /// submission finds no room always has a completion or a retirement to wait for.
+    /// Returns true if the request must be signaled. This is so if the share or the session has no room for another
+    /// request, or if unsignaled requests have more than half of the completion slots. Because of the signal, a session
+    /// without room always has a completion or a retirement to wait for.
     [[nodiscard]] bool must_signal(const Share& share) const noexcept {
         return !planted(Bug::wedged) &&
                (share.sends_full() || in_flight_ >= completion_slots_ || unsignaled_ > completion_slots_ / 2);
     }
     [[nodiscard]] std::uint32_t in_flight() const noexcept { return in_flight_; }
-    /// Receives of the session's pools that wait for a message.
+    /// The number of receives of the session's pools that wait for a message.
     [[nodiscard]] std::uint32_t pooled_posted() const noexcept { return pooled_posted_; }
     [[nodiscard]] bool idle() const noexcept { return in_flight_ == 0 && pooled_posted_ == 0; }
 
@@ -208,9 +208,9 @@ public:
         submissions_.prefetch(index);
     }
     [[nodiscard]] bool expects_reply() const noexcept { return reply_at_ != 0; }
-    /// True: the worker should not look at this session now. It has just written an answer into a request's line, and
-    /// the application needs a moment to see the answer and to submit again. A look that comes too early does harm
-    /// (D16).
+    /// Returns true if the worker should skip this look at the session. The worker has just written an answer into a
+    /// request's line, and the application needs a moment to see the answer and to submit again. A look that comes too
+    /// early delays the application's write (D16).
     [[nodiscard]] bool rests() noexcept {
         if (rest_ == 0) [[likely]] {
             return false;
@@ -232,8 +232,8 @@ public:
         return static_cast<std::uint32_t>(completions_.produced());
     }
 
-    /// Ends a request of a queue pair's send queue or receive queue, and delivers `completion`. `datagram`: the work
-    /// completion, if the request received a datagram; else null.
+    /// Ends a request of a queue pair's send queue or receive queue, and delivers `completion`. `datagram` is the work
+    /// completion if the request received a datagram, else null.
     [[gnu::always_inline]] void complete(Turn& turn, std::size_t qp_index, const InFlightEntry& entry,
                                          Completion& completion, bool from_recv_queue,
                                          const ibv_wc* datagram) noexcept {
@@ -262,8 +262,7 @@ public:
     void hand_out(Turn& turn, const Completion& completion, const ibv_wc* datagram) noexcept {
         publish(turn, completion, datagram);
     }
-    /// Ends a successful request of a send queue that the application left unsignaled. The worker may have added a
-    /// signal of its own.
+    /// Ends a send that has succeeded and that the application left unsignaled, even if the worker added a signal.
     [[gnu::always_inline]] void retire(Turn& turn, std::size_t qp_index, const InFlightEntry& entry) noexcept {
         settle(qp_index, entry, false);
         if ((entry.flags & InFlightEntry::kSampled) != 0) [[unlikely]] {
@@ -285,7 +284,8 @@ public:
 
     // ---- Successful completions of ordinary requests (ordinary.cc), written many at a time ----
 
-    /// How many of `wanted` completions have a free slot. At most so many may be written before publish_written().
+    /// Returns how many of `wanted` completions have a free slot. At most that many may be written before
+    /// publish_written().
     [[nodiscard]] std::uint32_t write_room(std::uint32_t wanted) noexcept {
         return kAdmission ? static_cast<std::uint32_t>(completions_.reserve(wanted)) : wanted;
     }
@@ -310,8 +310,8 @@ public:
             in_flight_ -= n;
         }
     }
-    /// Writes the completion of the marked request into the request's line. False: it did not, and the completion must
-    /// go through the ring.
+    /// Writes the completion of the marked request into the request's line. Returns false if this is not possible; then
+    /// the completion must go through the ring.
     [[nodiscard]] [[gnu::always_inline]] bool complete_in_line(Turn& turn, std::size_t qp_index,
                                                                std::uint32_t byte_len) noexcept {
         if (!reply(turn, byte_len, 0)) {
@@ -345,7 +345,8 @@ public:
     void expect_worker_asleep() noexcept { header_->worker_sleep.expect(); }
     /// The worker is awake. Returns true if this session did not wake the worker.
     bool worker_awake() noexcept { return header_->worker_sleep.rest(); }
-    /// When this session woke the worker, in cycles of cycles_now(). A hostile process may have written any number.
+    /// The time at which this session woke the worker, in cycles of cycles_now(). A hostile process can write any
+    /// number here.
     [[nodiscard]] std::uint64_t woken_at() const noexcept { return header_->woken_at.load(std::memory_order_relaxed); }
     /// Called after Turn::tell(). Wakes the application if it sleeps. Returns true if it slept.
     bool wake_told() noexcept {
@@ -359,16 +360,17 @@ public:
     /// session.
     void break_off(Turn& turn) noexcept;
     [[nodiscard]] bool broken() const noexcept { return broken_; }
-    /// From now on the session's requests are refused. `abandoned`: the worker does not wait for requests that are
-    /// still in the session's ring.
+    /// From now on the session's requests are refused. If `abandoned` is true, the worker does not wait for requests
+    /// that are still in the session's ring.
     void begin_closing(std::uint64_t command, std::uint64_t step, bool abandoned) noexcept;
     [[nodiscard]] bool closing() const noexcept { return closing_; }
-    /// The `command` of begin_closing().
+    /// The `command` that begin_closing() got.
     [[nodiscard]] std::uint64_t closing_command() const noexcept { return closing_command_; }
-    /// True: the session has nothing in flight and nothing in its ring. Also true if the session is broken, or if its
-    /// ring did not become empty for so many steps that the worker gives up.
+    /// Returns true if the session has nothing in flight and nothing in its ring. Also returns true if the session is
+    /// broken, or if its ring was not empty for so many steps that the worker gives up.
     [[nodiscard]] bool drained(std::uint64_t step) noexcept;
-    /// From now on the worker takes no requests of the session. Session::poll completes them itself.
+    /// From now on the worker takes no requests of the session. Session::poll itself completes the requests that
+    /// remain.
     void detach() noexcept;
 
 private:
@@ -380,7 +382,7 @@ private:
             turn.tell(*this);
         }
     }
-    // The request of this entry has ended: subtracts it from the counts of requests in flight.
+    // Subtracts the entry's request, which has ended, from the counts of requests in flight.
     [[gnu::always_inline]] void settle(std::size_t qp_index, const InFlightEntry& entry,
                                        bool from_recv_queue) noexcept {
         Share& share = shares_[qp_index];
@@ -408,8 +410,8 @@ private:
                std::uint64_t{static_cast<std::uint8_t>(completion.opcode)} << 8 |
                std::uint64_t{completion.flags} << 16 | std::uint64_t{sampled_at} << 24;
     }
-    // There is room, because the slot was reserved when the request was taken. Only a consumer that has tampered with
-    // the ring makes the push fail.
+    // The ring has room, because the slot was reserved when the request was taken. Only a consumer that has tampered
+    // with the ring makes the push fail.
     [[gnu::always_inline]] void publish(Turn& turn, const Completion& completion, const ibv_wc* datagram) noexcept {
         if (wide_) [[unlikely]] {
             publish_wide(turn, completion, datagram);
@@ -430,8 +432,8 @@ private:
         tell(turn);
     }
     void publish_wide(Turn& turn, Completion completion, const ibv_wc* datagram) noexcept;
-    // Writes the successful completion of the marked request into the request's line. False: it did not, and the
-    // completion must go through the ring.
+    // Writes the successful completion of the marked request into the request's line. Returns false if this is not
+    // possible; then the completion must go through the ring.
     [[nodiscard]] [[gnu::always_inline]] bool reply(Turn& turn, std::uint32_t byte_len,
                                                     std::uint32_t sampled_at) noexcept {
         const std::uint64_t index = reply_at_ - 1;
@@ -465,7 +467,7 @@ private:
     std::uint32_t unsignaled_ = 0;  // unsignaled requests in flight
     std::uint32_t rest_ = 0;        // looks that the worker must still skip
     // The 64-bit indices of a ring begin at 0 and never wrap, so reply_at_ and throttled_at_ hold an index plus one.
-    std::uint64_t reply_at_ = 0;  // index, plus one, of the request that may be answered in its line; 0: none
+    std::uint64_t reply_at_ = 0;  // index, plus one, of the request that may be answered in its line; 0 if none
     std::uint64_t retired_ = 0;
     Options options_;
     bool closing_ = false;

@@ -1,6 +1,7 @@
 // A shared receive queue, as the worker sees it: its receives, and the queue pairs that use it.
 //
-// Only the qp_num of the work completion shows which queue pair took a receive. It is valid for any status (D20).
+// Only the qp_num of the work completion shows which queue pair took a receive. The qp_num is valid for any status
+// (D20).
 //
 // Thread safety: the control thread makes the object. It belongs to the worker from the command AddSrq until the worker
 // has answered ForgetSrq.
@@ -69,7 +70,7 @@ public:
     void make_room() { qps_.make_room(); }
     void add(WorkerQp& qp) noexcept { qps_.add(qp.qp_num(), &qp); }
     void remove(const WorkerQp& qp) noexcept { qps_.remove(qp.qp_num()); }
-    /// Null: no queue pair has this number. This is an error of the provider.
+    /// Returns null if no queue pair has this number, which is an error of the provider.
     [[nodiscard]] WorkerQp* find(std::uint32_t qp_num) const noexcept { return qps_.find(qp_num); }
 
 private:

@@ -1,5 +1,5 @@
-// The wr_id of a posted work request. It contains the queue, the generation and the place, so the worker can find the
-// entry of a completion without its QP number (H3).
+// The wr_id of a posted work request. It contains the queue, the queue's generation and the place in the queue. So the
+// worker finds the entry of a completion without the QP number (H3).
 //
 // Thread safety: pure.
 #pragma once
@@ -24,7 +24,7 @@ struct WrId {
     [[nodiscard]] constexpr std::uint64_t pack() const noexcept {
         return std::uint64_t{bits_of(qp)} << 32 | std::uint64_t{recv} << kPositionBits | (position & kPositionMask);
     }
-    /// pack() for a send queue, from bits_of(qp).
+    /// Does what pack() does for a send queue, from bits_of(qp).
     [[nodiscard]] static constexpr std::uint64_t pack_send(std::uint32_t qp_bits, std::uint32_t position) noexcept {
         return std::uint64_t{qp_bits} << 32 | (position & kPositionMask);
     }
@@ -54,7 +54,7 @@ struct SrqWrId {
     }
 };
 
-/// True: the wr_id belongs to a request in a send queue.
+/// Returns true if the wr_id belongs to a request in a send queue.
 [[nodiscard]] constexpr bool names_send(std::uint64_t word) noexcept {
     return (word & (SrqWrId::kMark | SrqWrId::kRecv)) == 0;
 }

@@ -32,8 +32,8 @@ public:
     enum class Look : std::uint8_t { nothing, record, lie };
 
     /// A ring of `lines` lines (a power of two) in the zeroed memory at `memory`. The application may have at most
-    /// `held_max` records at a time. `secret`: the seeds of stamps and seals are computed from it. The first record
-    /// begins at `position`.
+    /// `held_max` records at a time. The seeds of stamps and seals are computed from `secret`. The first record begins
+    /// at `position`.
     WriteRing(std::byte* memory, std::uint32_t lines, std::uint32_t held_max, std::uint64_t secret,
               std::uint32_t position = 0)
         : memory_(memory),
@@ -53,8 +53,8 @@ public:
     [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
     [[nodiscard]] bool full() const noexcept { return held_ == held_max_; }
 
-    /// A new writer, the peer of `qp`, begins at next(). Records that the previous writer left are not valid any more.
-    /// `in_order`: the device writes memory in order.
+    /// A new writer, the peer of `qp`, begins at next(). Records of the previous writer become invalid. `in_order` is
+    /// true if the device writes memory in order.
     void begin(QpHandle qp, bool in_order) noexcept {
         seed_ = std::rotl((secret_ ^ ++lives_) * 0x9fb21c651e98df25, 31);
         qp_.store(std::uint32_t{qp.index} << 16 | qp.generation, std::memory_order_relaxed);
@@ -63,13 +63,13 @@ public:
         await_next();
     }
 
-    /// True: the next record has begun to arrive. Looks at two places in memory, because a writer skips the remaining
-    /// lines of a lap if they are too few for the record.
+    /// Returns true if the next record has begun to arrive. Looks at two places in memory, because a writer skips the
+    /// remaining lines of a lap if they are too few for the record.
     [[nodiscard]] [[gnu::always_inline]] bool begun() const noexcept {
         return begun(awaited_[0]) || begun(awaited_[1]);
     }
-    /// Looks for the next record. `nothing`: there is none, or it is not complete. `lie`: it is complete, but lies
-    /// outside the granted lines.
+    /// Looks for the next record. Returns `nothing` if there is no record or it is incomplete. Returns `lie` if the
+    /// record is complete but lies outside the granted lines.
     [[nodiscard]] Look look(Record& record) noexcept {
         for (const Awaited& awaited : awaited_) {
             if (!begun(awaited)) {
@@ -95,7 +95,7 @@ public:
         ++held_;
         await_next();
     }
-    /// The application gives a record back. False: the application does not have this record.
+    /// Takes a record back from the application. Returns false if the application does not have this record.
     [[nodiscard]] bool release(std::uint32_t place) noexcept {
         if (place > mask_) {
             return place == kEnd && std::exchange(end_held_, false);
@@ -119,13 +119,13 @@ public:
         freed_.store(freed, std::memory_order_relaxed);
         return true;
     }
-    /// Counts the final completion as held by the application. False: the application still has an earlier final
-    /// completion.
+    /// Counts the final completion as held by the application. Returns false if the application still has an earlier
+    /// one.
     [[nodiscard]] bool hold_end() noexcept { return !std::exchange(end_held_, true); }
     [[nodiscard]] std::uint64_t torn() const noexcept { return torn_; }
 
-    /// The records that the application has, as far as the calling thread can see. All carry the handle of the last
-    /// queue pair. Any thread.
+    /// Returns the records that the application has, as far as the calling thread can see. All contain the handle of
+    /// the last queue pair. Any thread.
     [[nodiscard]] std::vector<HeldBuffer> held() const {
         const std::uint32_t word = qp_.load(std::memory_order_relaxed);
         const QpHandle qp{static_cast<std::uint16_t>(word >> 16), static_cast<std::uint16_t>(word)};
@@ -197,7 +197,7 @@ private:
             return Look::nothing;
         }
         const std::uint32_t place = place_of(position);
-        // The seal is read first: if the device writes in order, the seal arrives last, after the whole record.
+        // The seal is read first. If the device writes in order, the seal arrives last, so the record is complete.
         const std::uint64_t seal = load(place, 2);
         const RecordHeader::Words words{first, load(place, 1)};
         const RecordHeader header = RecordHeader::unpack(words);
@@ -241,8 +241,8 @@ private:
     std::atomic<std::uint32_t> qp_{0};
     std::atomic<std::uint32_t> next_{0};
     std::atomic<std::uint32_t> freed_{0};  ///< the application has given back all records before this position
-    /// For each line: the length, in lines, of the record or gap whose place this is. kReleased is set after the record
-    /// was given back, and for a gap. 0: no record or gap.
+    /// For each line: the length, in lines, of the record or gap whose place this line is, or 0 if there is none.
+    /// kReleased is set for a gap, and for a record that was given back.
     std::vector<std::atomic<std::uint32_t>> places_;
 };
 

@@ -37,7 +37,7 @@ struct Report {
     std::atomic<bool> met{false};
 };
 
-// After this time a child is taken to hang, and is killed.
+// A child that runs longer is killed, because it hangs.
 constexpr int kChildPatienceMs = 200'000;
 
 bool leaks() {
@@ -154,8 +154,8 @@ public:
     Children(const Children&) = delete;
     Children& operator=(const Children&) = delete;
 
-    /// Runs a child in which the nth allocation fails, and returns its report. The test fails unless the child ends in
-    /// order.
+    /// Runs a child in which the nth allocation fails, and returns its report. The test fails if the child crashes,
+    /// hangs, or exits with a code other than 0.
     const Report& run(const NamedCall& named, std::uint64_t nth) {
         new (report_) Report;
         const pid_t pid = ::fork();

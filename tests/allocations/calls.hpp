@@ -1,5 +1,4 @@
-// The calls of the public interface. For each: the preparation that it needs, the call, and the use that shows whether
-// the call worked.
+// The calls of the public interface. Each comes with a preparation, and with a use that shows whether the call worked.
 #pragma once
 
 #include <functional>
@@ -19,7 +18,7 @@ public:
     Call& operator=(const Call&) = delete;
 
     virtual void prepare(World& world) { (void)world; }
-    /// Makes the call, during which an allocation fails.
+    /// Makes the call. During the first make(), an allocation fails.
     virtual void make(World& world) = 0;
     /// Called after make() has succeeded.
     virtual void use(World& world) { (void)world; }

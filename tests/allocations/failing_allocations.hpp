@@ -15,7 +15,7 @@ enum class Allocating : std::uint8_t {
 };
 
 /// While an object of this class lives, allocations are counted and the nth allocation fails: operator new throws
-/// std::bad_alloc, a nothrow operator new returns null. Only one such object may live at a time.
+/// std::bad_alloc, and a nothrow operator new returns a null pointer. Only one such object may live at a time.
 class FailingAllocation {
 public:
     FailingAllocation(std::uint64_t nth, Allocating whose);

@@ -13,8 +13,8 @@ public:
     explicit CreateQueuePair(Change change = [](QueuePairOptions&) {}) : change_(change) {}
     void make(World& world) override { made_ = world.runtime.create_queue_pair(options(world)); }
     void use(World& world) override {
-        // The device numbers queue pairs upwards. A failed call must not have made a queue pair on the device and then
-        // failed elsewhere: destroying that queue pair would touch CQs that the worker polls.
+        // The device numbers queue pairs upwards, so this number shows that the failed call has created none on the
+        // device. Such a queue pair would have to be destroyed, which touches CQs that the worker polls.
         EXPECT_EQ(made_.qp_num(), world.b.qp_num() + 1);
         QueuePair other = world.runtime.create_queue_pair(options(world));
         World::connect(made_, other);

@@ -233,7 +233,7 @@ TEST_F(AttachTest, ALogThatNobodyReadsHoldsUpNobody) {
     Attachment daemon = attach();  // the control thread logs this
     const Session session = daemon.open_session();
     EXPECT_TRUE(daemon.stop());
-    // The destructor's output must not go to the terminal.
+    // Takes the lines that wait to be written, so that they do not go to the terminal.
     EXPECT_NE(test::LogCapture(LogLevel::error).text(), "");
 }
 
@@ -348,7 +348,7 @@ TEST_F(AttachTest, HoldsEachProcessToItsQuota) {
     memory.deregister();
     memory = daemon.allocate(1u << 20, Access::all());
 
-    // Each process has its own limits. A changed limit holds from the change on.
+    // Each process has its own limits. A changed limit applies at once.
     Attachment other = attach();
     Session of_other = other.open_session();
     config.sessions_max = 1;
@@ -519,8 +519,8 @@ TEST_F(AttachTest, ProcessesReachNothingOfEachOther) {
         of_other.try_submit(
             {.sge = {of_others.addr(), 8, of_others.lkey()}, .qp = a.handle(), .opcode = Opcode::send, .num_sge = 1}),
         Refusal::stale_handle);
-    // A process can neither make a queue pair for a session of another process, nor name a pool of that process, nor
-    // reach its memory.
+    // A process cannot make a queue pair for another process's session. It cannot name that process's pool or reach its
+    // memory.
     EXPECT_EQ(
         code_of([&] {
             (void)one.create_queue_pair({.shares = {{.session = &of_other}}, .remote_access = RemoteAccess::all()});

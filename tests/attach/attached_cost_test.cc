@@ -27,7 +27,7 @@ std::uint64_t memory_of(pid_t pid) {
     return 0;
 }
 
-// Each request is a round trip to the daemon; the data path sends none.
+// Each request is a round trip to the daemon. Posting and polling send no requests to the daemon.
 TEST_F(AttachedCostTest, UntilItsFirstCompletionAProcessAsksNineTimes) {
     Process daemon = start_daemon();
     const AttachedPair there(socket());  // makes sure that the daemon is ready
@@ -55,7 +55,7 @@ TEST_F(AttachedCostTest, AnIdleProcessTakesLessThanAMebibyteBesideItsRings) {
     config_.memory.size = 16u << 20;
     config_.attach.user_clients_max = kProcesses + 1;
     Process daemon = start_daemon();
-    // the daemon makes some objects only for the first process
+    // The daemon makes some objects only once, when the first process attaches.
     const auto one = std::make_unique<AttachedPair>(socket());
     const std::uint64_t before = memory_of(daemon.pid());
     std::vector<std::unique_ptr<AttachedPair>> all;

@@ -171,7 +171,7 @@ public:
 
     [[nodiscard]] std::uint64_t accepted() { return session_.figures().accepted; }
 
-    /// Call when the daemon is gone: every accepted request must have ended once.
+    /// Call this when the daemon has ended. Checks that every accepted request ends exactly once.
     void expect_all() {
         const auto deadline = Clock::now() + 10s;
         while (session_.figures().in_flight() != 0) {
@@ -232,7 +232,7 @@ private:
     QueuePair d_;
     std::uint64_t next_tag_ = 0;
     std::uint64_t gone_ = 0;
-    std::map<std::uint64_t, bool> open_;  // by tag; true: a success makes a completion
+    std::map<std::uint64_t, bool> open_;  // by tag; true if even success makes a completion
 };
 
 int run_survive(const std::string& path) {

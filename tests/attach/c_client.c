@@ -21,7 +21,7 @@ static pollcore_completion await_one(pollcore_session* session) {
     return completion;
 }
 
-/* Two sends to a peer that has posted one receive: the second waits for another. */
+/* Two sends to a peer that has posted one receive. The second send waits for another receive. */
 static void send_with_credits(pollcore_attachment* daemon, pollcore_session* session, pollcore_region* region) {
     pollcore_qp_options options = {
         .send_depth = 4, .recv_depth = 4, .flow = POLLCORE_FLOW_CREDITS, .coalesce_signals = 1};
@@ -53,7 +53,7 @@ static void send_with_credits(pollcore_attachment* daemon, pollcore_session* ses
     send.flags = POLLCORE_SIGNALED;
     REQUIRE(pollcore_submit(session, &send) == 0);
     REQUIRE(await_one(session).tag == 1);
-    /* A write the other way ends meanwhile. */
+    /* Meanwhile a write in the other direction completes. */
     send.qp = pollcore_handle(to);
     send.opcode = POLLCORE_RDMA_WRITE;
     send.remote_addr = pollcore_addr(region);
@@ -159,7 +159,7 @@ int main(int argc, char** argv) {
     REQUIRE(done.status == 0 && done.tag == 7 && done.qp == pollcore_handle(a));
     REQUIRE(strcmp(data + 4096, "from a C program") == 0);
 
-    /* Receives, a batch of sends of which one is inline, and what is refused. */
+    /* A batch of receives, an inline send, and a request that is refused. */
     pollcore_work_request receives[4];
     memset(receives, 0, sizeof(receives));
     for (int i = 0; i < 4; ++i) {
@@ -201,7 +201,7 @@ int main(int argc, char** argv) {
 
     reach_with_access(daemon, session, region);
 
-    /* By name, with a listener of this process. */
+    /* A listener by name. Nobody connects to it. */
     pollcore_listener* listener = pollcore_listen(daemon, "c-client", NULL);
     REQUIRE(listener != NULL && strcmp(pollcore_listener_address(listener), "c-client") == 0);
     REQUIRE(pollcore_next_request(listener, 1) == NULL && pollcore_error()[0] == '\0');

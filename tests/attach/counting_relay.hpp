@@ -1,5 +1,5 @@
-// A socket between a process that attaches and its daemon. It passes on the messages of both and counts the requests of
-// the process.
+// A relay between a process that attaches and its daemon. It passes on all messages and counts the requests of the
+// process.
 //
 // Thread safety: any thread may call; the relay runs in its own thread.
 #pragma once

@@ -57,7 +57,7 @@ inline Config daemon_config(const std::filesystem::path& directory) {
 class DaemonTest : public ::testing::Test {
 protected:
     [[nodiscard]] std::string socket() const { return config_.attach.path; }
-    /// `rights` are options of setpriv(1).
+    /// Starts a daemon. `rights` are options of setpriv(1).
     [[nodiscard]] Process start_daemon(const std::vector<std::string>& rights = {},
                                        const std::vector<std::string>& environment = {}) {
         // The daemon dies with this process, however this process ends.
@@ -224,7 +224,7 @@ public:
     [[nodiscard]] std::chrono::microseconds longest_call() const {
         return std::chrono::microseconds(longest_us_.load());
     }
-    /// Stops the thread, and returns the first error; empty if there was none.
+    /// Stops the thread, and returns the first error, or an empty text if there was no error.
     [[nodiscard]] std::string end() {
         stop_.store(true);
         while (!ended_.load()) {

@@ -169,7 +169,8 @@ TEST_F(AForkedChild, HasNoMemoryOfAnAttachmentOfItsParent) {
     Attachment attachment(test::patient({.path = test::socket_named("fork").path}));
     const Things things(attachment);
     for (const char* name : {"pollcore rings", "pollcore memory"}) {
-        // This process also has the daemon's mappings, which the child keeps.
+        // The server runs in this process, too, so this process also has the server's mappings. The child keeps only
+        // these.
         const int both = mappings_named(name);
         EXPECT_GE(both, 2) << name;
         EXPECT_EQ(exit_status_of_child([&] { return mappings_named(name); }), both / 2) << name;
@@ -177,7 +178,8 @@ TEST_F(AForkedChild, HasNoMemoryOfAnAttachmentOfItsParent) {
 }
 
 #if !defined(__SANITIZE_THREAD__)  // tsan supports no threads in the forked child of a process that has threads
-// Parent and child share the heap of the parent's EAL. Both would allocate the same parts of the heap.
+// The child is refused, because it shares the heap of its parent's EAL (a part of DPDK). Otherwise parent and child
+// could allocate the same part.
 TEST_F(AForkedChild, MakesNoRuntime) {
     EXPECT_TRUE(runtime.stop());
     EXPECT_EQ(exit_status_of_child([&] { return is_refused([] { Runtime own(test::one_soft_device(64)); }) ? 0 : 1; }),

@@ -133,7 +133,7 @@ void many_requests() {
     }
 }
 
-// Uses addresses that the kernel must resolve in the network, and that never answer.
+// Uses IP addresses that nobody has, so the kernel waits in vain for an answer to its ARP requests.
 void silent_addresses() {
     Attachment daemon = attach();
     Session session = daemon.open_session();

@@ -156,7 +156,8 @@ void descriptor_flood() {
     done("done");
 }
 
-// A TCP socket whose last close() blocks for far longer than any test runs: its peer never reads the data sent.
+// Returns a TCP socket. Closing its last descriptor blocks for far longer than any test runs, because the peer never
+// reads the data.
 int lingering_socket() {
     static const int listener = [] {
         const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -185,8 +186,8 @@ int lingering_socket() {
     return fd;
 }
 
-// Sends descriptors whose last close() blocks. Sends them with requests, with more descriptors in a message than it has
-// room for, on connections that are abandoned or refused, and on the socket that wakes a session.
+// Sends descriptors whose last close() blocks: with requests, too many in one message, on connections that are
+// abandoned or refused, and on the socket that wakes a session.
 void lingering_descriptors() {
     const auto hello = hello_message();
     for (int round = 0; round < 12; ++round) {
@@ -204,7 +205,7 @@ void lingering_descriptors() {
             if (!send_raw(fd, hello.data(), hello.size(), fds)) {
                 const linger none{};
                 for (const int each : fds) {
-                    // otherwise close() would block
+                    // otherwise close() blocks
                     (void)::setsockopt(each, SOL_SOCKET, SO_LINGER, &none, sizeof(none));
                 }
             }
@@ -227,7 +228,7 @@ void lingering_descriptors() {
             std::printf("failed: a session's bell takes descriptors\n");
             std::_Exit(1);
         }
-        // The descriptor stays open: close() would block here.
+        // The descriptor stays open, because close() would block this process.
     }
     if (block.bells.empty()) {
         std::printf("failed: no bell\n");
@@ -236,8 +237,8 @@ void lingering_descriptors() {
     done("done");
 }
 
-// Sends a descriptor for which every close() blocks until this process has ended. Sends it with requests on several
-// connections, and on the socket that wakes a session. Then prints "passed".
+// Sends a descriptor for which every close() blocks until this process has ended: with requests on several connections,
+// and on the socket that wakes a session. Then prints "passed".
 void unanswered_flush() {
     const int file = open_file_that_is_never_flushed(g_path + ".fuse");
     const auto hello = hello_message();
@@ -323,7 +324,7 @@ void bad_memory() {
                 (void)!::ftruncate(moving, whole);
                 (void)!::fallocate(moving, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, whole);
                 (void)!::fallocate(moving, 0, 0, whole);
-                ::usleep(200);  // the memfd must sometimes be whole
+                ::usleep(200);  // the memfd must sometimes keep its full size for a while
             }
         });
         const auto opened = ask(kOpenSession, kName + 32, [&](std::byte* body) { fill_session(body, size); }, {moving});
@@ -407,8 +408,8 @@ void flipped_slots() {
     done("done");
 }
 
-// Writes random bytes all over the shared memory of a session. Uses a new session again and again, because a slot that
-// waits for a lap that never comes holds up its session.
+// Writes random bytes all over the shared memory of a session. Opens new sessions again and again, because a session
+// gets stuck at a slot whose lap number (its last byte) is wrong.
 void flipped_everything() {
     attach();
     while (!over()) {
@@ -421,8 +422,8 @@ void flipped_everything() {
             line[60] = line[61] = line[62] = std::byte{0};
             return line;
         };
-        // Waits until the worker has seen this request. The writes below may destroy the ring before the worker looks
-        // again.
+        // Waits until the worker has seen this request, because the writes below may destroy the ring before the worker
+        // looks again.
         publish(block, garbage_request().data());
         while (taken(block) == 0 && !over()) {
             std::this_thread::yield();

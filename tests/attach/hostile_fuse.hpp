@@ -1,4 +1,4 @@
-// A file system in user space (fuse(4)) that answers every request but FLUSH. The kernel sends FLUSH whenever a
+// A file system in user space (fuse(4)) that answers every request except FLUSH. The kernel sends FLUSH whenever a
 // descriptor of a file is closed, and close() waits for the answer. Only for hostile.cc.
 #pragma once
 
@@ -44,8 +44,8 @@ public:
 private:
     static constexpr std::uint64_t kFile = 2;
 
-    // A process that ends releases first its memory (see cmdline in proc(5)) and then its descriptors. The release of
-    // the descriptors may wait for this file system.
+    // A process that ends releases its memory first, and its cmdline in /proc is then empty. It releases its
+    // descriptors later, and may then wait for this file system.
     static bool has_memory(pid_t process) {
         const int fd = ::open(("/proc/" + std::to_string(process) + "/cmdline").c_str(), O_RDONLY | O_CLOEXEC);
         char first = 0;
@@ -117,8 +117,8 @@ private:
     std::array<std::byte, 1U << 17> request_{};
 };
 
-// Mounts such a file system at `directory`, for this process and its children only, and returns a descriptor of a file
-// in it. A child process serves the file system, until this process ends.
+// Mounts a SilentFileSystem at `directory`, for this process and its children only. Returns a descriptor of a file in
+// the file system. A child process serves the file system until this process ends.
 inline int open_file_that_is_never_flushed(const std::string& directory) {
     const auto require = [](bool holds, const char* what) {
         if (!holds) {

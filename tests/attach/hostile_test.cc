@@ -12,7 +12,7 @@ namespace {
 
 struct Attack {
     const char* name;
-    const char* line;  // line that the daemon's log must contain; empty: the behaviour is allowed
+    const char* line;  // the daemon's log must contain it; empty if the behaviour is allowed
     bool old_kernel = false;
     const char* program = "hostile";
 };
@@ -25,7 +25,8 @@ TEST_F(DaemonTest, NoThreadThatOthersWaitForTouchesADescriptorOfAProcess) {
     config_.workers[0].idle = {{.policy = IdlePolicy::event}};
     config_.drain_timeout = 20s;  // the daemon is slow, because strace traces each of its calls
     const std::filesystem::path trace = directory_.path() / "trace";
-    // strace runs as a separate process (-D). The leak sanitizer cannot work under it; the other tests look for leaks.
+    // strace runs as a separate process (-D). The leak sanitizer cannot work under strace; the other tests look for
+    // leaks.
     Process daemon(
         {"/usr/bin/setpriv", "--pdeathsig", "KILL", "strace", "-D", "-f", "--decode-pids=comm", "-e",
          "trace=accept4,recvmsg,recvfrom,read,close,fcntl,munmap", "-o", trace.string(), pollcored_path(), "--config",

@@ -31,7 +31,7 @@ protected:
         config.owner = owner;
         return SocketPlace(config);
     }
-    // Makes the socket. Returns the number and text of the error that this throws; 0 if it throws none.
+    // Makes the socket. Returns the number and text of the error, or 0 and an empty text if there is no error.
     [[nodiscard]] std::pair<int, std::string> refusal(const std::string& owner = "") const {
         try {
             const ListeningSocket made(place(owner));
@@ -40,7 +40,7 @@ protected:
             return {error.code().value(), error.what()};
         }
     }
-    // A socket that is bound to the path.
+    // Returns a socket that is bound to the path.
     [[nodiscard]] UniqueFd bound(int type) const {
         UniqueFd socket(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
         const sockaddr_un address = socket_address(path_);
@@ -57,7 +57,7 @@ protected:
         EXPECT_EQ(::lstat(path_.c_str(), &status), 0);
         return status;
     }
-    // The file is still there, and chown and chmod have changed nothing.
+    // Checks that the file is still there, and that chown and chmod have changed nothing.
     void expect_untouched(const struct stat& before) const {
         const struct stat now = now_there();
         EXPECT_EQ(SocketFile::of(now), SocketFile::of(before));

@@ -1,5 +1,5 @@
-// Calls of other processes must not wait for a call of one attached process that takes long in the kernel, nor for the
-// end of a process that has many objects.
+// Tests that the calls of other processes do not wait while one attached process's call takes long in the kernel. They
+// also do not wait for the end of a process that has many objects.
 #include <poll.h>
 
 #include <atomic>
@@ -68,7 +68,7 @@ protected:
     }
 
     static constexpr std::uint64_t kCallsOfOneJob = 64;
-    static constexpr int kMany = 200;  // objects of each kind: enough for several jobs
+    static constexpr int kMany = 200;  // objects of each kind: enough for several jobs of the control thread
 
     void expect_one_left() {
         const auto until = std::chrono::steady_clock::now() + kPatience;
@@ -108,7 +108,7 @@ TEST_F(LongCalls, OfOneProcessHoldUpNoCallOfAnother) {
         const Releasing releasing{*watched.device};
         ASSERT_TRUE(watched.device->await_inside(kPatience));
         call_everything(other);
-        // other calls of the slow process are answered, too, unless the blocked thread serves them
+        // The slow process's other calls are answered, too, if the blocked thread does not serve them.
         (void)slow.open_session();
         EXPECT_EQ(held.wait_for(0s), std::future_status::timeout);
         watched.device->release();
@@ -164,7 +164,7 @@ TEST_F(LongCalls, AreWaitedForWhenTheServerEnds) {
     EXPECT_EQ(attach().control_counters().memory_regions.value(), 0u);
 }
 
-/// Sends requests, and reads their answers only when the test wants.
+/// Sends requests, and reads their answers only when the test asks for them.
 class RawProcess {
 public:
     explicit RawProcess(const std::string& path) : socket_(wire::connect_to(path)) {
@@ -195,8 +195,8 @@ private:
     std::uint64_t id_ = 0;
 };
 
-// Before an object ends, a worker searches the rings for requests that name it, and the process may have filled these
-// rings. In this test the worker stands still and never finishes the search.
+// Before an object ends, a worker searches the rings for requests that name the object, and the process may have filled
+// these rings. In this test the worker stands still and never finishes the search.
 TEST_F(LongCalls, OfAWorkerThatSearchesForWhatSomethingNamesNeither) {
     struct WorkersGoOn {
         std::atomic<bool>& stand;

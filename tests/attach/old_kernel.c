@@ -1,4 +1,4 @@
-// Preloaded into a daemon: the kernel seems to be one that knows no SO_PASSRIGHTS (before Linux 6.16).
+// Preloaded into a daemon. The kernel then seems to be older than Linux 6.16, which introduced SO_PASSRIGHTS.
 #include <dlfcn.h>
 #include <errno.h>
 #include <sys/socket.h>

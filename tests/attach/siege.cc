@@ -1,6 +1,6 @@
 // Attacks a daemon, for scripts/bench. Measures how long the daemon's worker stood still, and how two well-behaved
-// processes were served. The attacks share one CPU with these processes and with the daemon's other threads. The worker
-// has its own CPU.
+// processes were served. The attacks share CPU 0 with these processes and, on a machine with two CPUs, with the
+// daemon's other threads. The worker has its own CPU.
 //
 //   siege SECONDS [ATTACK]
 //

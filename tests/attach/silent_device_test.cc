@@ -1,5 +1,5 @@
-// Tests with a device that flushes no requests. The process that owns the queue pair waits until the drain is cut
-// short, and no other process waits. The test controls the clock, so it decides how long the wait lasts.
+// Tests with a device that flushes no requests. The process that owns the queue pair waits until the drain timeout is
+// over, and no other process waits. The test controls the clock, so it decides when the timeout is over.
 #include <chrono>
 #include <functional>
 #include <future>
@@ -58,7 +58,8 @@ protected:
         session.close();
     }
 
-    /// Its destructor advances the clock past the limit, also if the test ends early, so that the future can be joined.
+    /// The destructor advances the clock past the limit, even if the test ends early. Otherwise the future is never
+    /// ready.
     struct TimeGoesOn {
         test::HeldClock& clock;
         ~TimeGoesOn() { clock.advance(2 * kLimit); }

@@ -42,7 +42,7 @@ public:
         holds_ = kind;
         inside_ = false;
     }
-    /// Waits until a call is held. Returns false if no call has come within the time.
+    /// Waits until a call is held. Returns false if no call comes in time.
     [[nodiscard]] bool await_inside(std::chrono::seconds within) {
         std::unique_lock lock(mutex_);
         return changed_.wait_for(lock, within, [this] { return inside_; });
@@ -102,7 +102,7 @@ private:
     bool inside_ = false;
 };
 
-/// Runs jobs as ControlThread does, but without the limits of ControlThread.
+/// Runs jobs as ControlThread does, but without limits on the number of waiting jobs and on the wait.
 class CountingExecutor final : public Executor {
 public:
     explicit CountingExecutor(std::atomic<std::uint64_t>& longest) : longest_(longest), thread_([this] { loop(); }) {}

@@ -7,7 +7,7 @@
 
 namespace pollcore::bench {
 
-/// Zeroed memory, in huge pages if the kernel gives them. Only one measurement at a time may use it.
+/// Returns zeroed memory, in huge pages if the kernel has some. Only one measurement at a time may use the memory.
 [[nodiscard]] void* arena(std::size_t bytes);
 
 }  // namespace pollcore::bench

@@ -14,7 +14,7 @@
 
 namespace pollcore::bench {
 
-/// Combines two figures repetition by repetition; NaN for a repetition in which one of the two has no value.
+/// Combines two figures repetition by repetition. A figure is NaN in a repetition in which it has no value.
 [[nodiscard]] inline Samples combine(const Samples& a, const Samples& b,
                                      const std::function<double(double, double)>& how) {
     Samples result;
@@ -29,14 +29,13 @@ namespace pollcore::bench {
     return combine(a, b, std::minus<>());
 }
 
-/// The figures that were measured at one distance between CPUs, or the figures that depend on no distance, and the
-/// goals made from them.
+/// The figures of one distance between CPUs, or the figures that depend on no distance. Makes goals from these figures.
 class Board {
 public:
     Board(const std::vector<Measured>& all, std::optional<Distance> distance) : all_(all), distance_(distance) {}
 
     [[nodiscard]] std::optional<Distance> distance() const noexcept { return distance_; }
-    /// Empty when the figure was not measured: its part did not run, or the host moved the CPUs in each repetition.
+    /// Returns an empty list if the figure's part did not run, or if the host moved the CPUs in each repetition.
     [[nodiscard]] Samples samples(std::string_view table, std::string_view row, std::string_view column) const {
         for (const Measured& one : all_) {
             const auto at = std::find(one.columns.begin(), one.columns.end(), column);
@@ -47,7 +46,7 @@ public:
         }
         return {};
     }
-    /// For each repetition, the largest value among the rows of a table for which `counts` is true.
+    /// Returns for each repetition the largest value among the table's rows for which `counts` returns true.
     [[nodiscard]] Samples best(std::string_view table, std::string_view column,
                                const std::function<bool(const std::string& row)>& counts) const {
         Samples best;
@@ -97,8 +96,8 @@ private:
     std::vector<Goal> goals_;
 };
 
-/// The goals that `make` adds: for the figures without a distance, and for the distances near and far. There are none
-/// for siblings: nobody puts a worker and its application on one core.
+/// Returns the goals that `make` adds for the figures without a distance, and for the distances near and far. There are
+/// no goals for siblings, because nobody puts a worker and its application on one core.
 [[nodiscard]] inline std::vector<Goal> goals_by_distance(const std::vector<Measured>& all,
                                                          const std::function<void(Board&)>& make) {
     std::vector<Goal> goals;

@@ -7,7 +7,8 @@
 namespace pollcore::bench {
 namespace {
 
-// Bounds of a round trip, in ns. Measured: 46 on one core; 110 to 170 with a shared cache; 290 to 600 without.
+// Upper bounds of a round trip, in ns. Measured trips take 46 on one core, 110 to 170 with a shared cache, else 290 to
+// 600.
 constexpr double kOneCore = 75;
 constexpr double kOneCache = 250;
 

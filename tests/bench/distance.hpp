@@ -1,9 +1,9 @@
 // How far two CPUs are from each other at the moment.
 //
-// The CPUs of a virtual machine are threads of its host, and the host moves them from core to core. At any moment two
-// CPUs are two threads of one core, two cores that share a cache, or two cores that share no cache, for some seconds or
-// minutes. A cache line needs four times as long between the CPUs if they share no cache. Figures between two CPUs are
-// compared only at the same distance.
+// The CPUs of a virtual machine are threads of its host, and the host moves them from core to core. For some seconds or
+// minutes, two CPUs are two threads of one core, two cores with a shared cache, or two cores without one. Without a
+// shared cache, a cache line needs four times as long from one CPU to the other. Figures between two CPUs are compared
+// only at the same distance.
 //
 // Thread safety: one thread at a time may call where().
 #pragma once
@@ -25,8 +25,8 @@ inline constexpr std::array kDistances{Distance::siblings, Distance::near, Dista
 
 [[nodiscard]] std::string_view name_of(Distance distance) noexcept;
 
-/// Measures the round trip of a word between two cache lines, while both CPUs look at their line as fast as they can.
-/// Takes half a millisecond.
+/// Measures the time in which a word goes to the other CPU and back, with one cache line for each direction. Both CPUs
+/// poll their line as fast as they can. Takes half a millisecond.
 [[nodiscard]] Distance where(const Cpus& cpus);
 
 }  // namespace pollcore::bench

@@ -24,14 +24,14 @@ public:
 
     [[nodiscard]] Session& session() { return messages_.session(); }
 
-    /// Messages per second, with as many messages in flight as are permitted.
+    /// Returns messages per second, with many messages in flight.
     [[nodiscard]] double rate(std::chrono::nanoseconds time) {
         return per_second(time, [this] {
             messages_.send(test::MessageLine::kOnTheirWay / 2);
             receive();
         });
     }
-    /// Time from submitting a message until it is read, in ns, with one message at a time.
+    /// Returns the time from submitting a message until it is read, in ns, with one message at a time.
     [[nodiscard]] double latency(std::chrono::nanoseconds time) {
         return 1e9 / per_second(time, [this] {
                    messages_.send(1);

@@ -12,8 +12,8 @@ void add_goals(Board& board) {
     const bool near = board.distance() == Distance::near;
     const std::string hop = "hop";
     board.from(hop);
-    // Without base/look.hpp the ratio is 1.10 between near CPUs and 0.66 between far CPUs. The goal is 0.85 times the
-    // first, and no more than the second.
+    // Without the waits of base/look.hpp the ratio is 1.10 between near CPUs and 0.66 between far CPUs. The goal for
+    // near CPUs is 0.85 times 1.10. Far CPUs must not get worse.
     board.at_most("hop, one in flight / two lines, looked at as fast as can be", near ? 0.93 : 0.66,
                   ratio(board.samples(hop, kOurs, "median"), board.samples(hop, kTwoLinesHasty, "median")));
 
@@ -21,8 +21,8 @@ void add_goals(Board& board) {
     board.from(many);
     const Samples both = board.samples(many, "submitted in bursts of 32", "application: both");
     board.at_most("application's thread, submit and poll, bursts of 32, cycles per operation", 40, both);
-    // The wanted ratio is 1.3. Near CPUs would reach 1.1 if no line had to come from the other CPU, but lines that were
-    // just written arrive late (runtime/DECISIONS.md, D9).
+    // The wanted ratio is 1.3, but lines that the other CPU has just written arrive late (runtime/DECISIONS.md, D9).
+    // Near CPUs would reach 1.1 if no line had to come from the other CPU.
     board.at_most("application's thread, bursts of 32 / the bytes alone", near ? 1.9 : 1.6,
                   ratio(both, board.samples(many, "limit: 64 B there and 32 B back", "application: both")));
 

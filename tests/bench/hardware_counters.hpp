@@ -22,7 +22,7 @@ public:
     /// Often false in a virtual machine.
     [[nodiscard]] bool available() const noexcept { return why_not_.empty(); }
     [[nodiscard]] const std::string& why_not() const noexcept { return why_not_; }
-    /// Events in user mode since the counters were opened.
+    /// Returns the events in user mode since the counters were opened.
     [[nodiscard]] Reading read() const;
 
 private:

@@ -1,8 +1,8 @@
 // A device that completes at once: the next poll finds every posted request. A measurement on it shows the cost of the
 // path to the device and back.
 //
-// In all other respects it is a software device. The data path of a device is its context's ops (H24), so it is enough
-// to replace three of them. Receives never complete.
+// In all other respects this device is a software device. The data path calls a device through the function pointers in
+// the context's ops (H24), so it is enough to replace three of these pointers. Receives never complete.
 //
 // Thread safety: a CQ and its QPs belong to one thread.
 #pragma once
@@ -53,7 +53,7 @@ inline bool completions_held = false;
 
 namespace instant {
 
-/// Called at the first post. The queue is kept until the program ends.
+/// Makes the queue of a CQ, at the first post. The queue exists until the program ends.
 [[gnu::noinline]] inline InstantCq& make(ibv_cq& cq) {
     static std::mutex mutex;
     static std::deque<InstantCq> all;
@@ -87,7 +87,7 @@ inline int poll_cq(ibv_cq* cq, int n, ibv_wc* wc) {
 
 }  // namespace instant
 
-/// Call on the context of a software device before anything is created on it.
+/// Makes a software device complete at once. Call this before anything is created on the device's context.
 inline void make_instant(ibv_context& context) noexcept {
     context.ops.post_send = instant::post_send;
     context.ops.post_recv = instant::post_recv;

@@ -34,12 +34,12 @@ FEW, FEW_MORE, MANY = 40, 80, 240  # rounds: the difference of two runs leaves o
 
 
 def counts_of(program, model, load, rounds, events):
-    """Inclusive counts of the parts of a burst, each the sum of these events."""
+    """Returns the inclusive count of each part of a burst: the sum of these events."""
     with tempfile.TemporaryDirectory() as directory:
         out = f"{directory}/callgrind.out"
         simulated = ["--cache-sim=yes", CACHE] if events != INSTRUCTIONS else []
         command = ["valgrind", "--tool=callgrind", *simulated, f"--callgrind-out-file={out}", program, str(rounds), str(load["burst"]), *load["load"].split()]
-        # With "hand" the model works only when told to, so that none of its instructions are counted.
+        # With "hand" the model works only when the program calls it, so that none of its instructions are counted.
         environment = os.environ | ({"LD_PRELOAD": model, "MLX5_MODEL": "hand"} if "mlx5_0" in load["load"] else {})
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode != 0:

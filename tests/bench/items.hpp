@@ -1,7 +1,7 @@
 // The items that go through the compared rings: every byte of an item depends on the item's number, and is checked.
 //
-// All rings write and read items by the stores and loads in this file. No compiler can join, split or omit them, so the
-// figures of a ring do not depend on how a compiler copies the payload.
+// All rings write and read items by the stores and loads in this file. No compiler can join, split or omit these
+// accesses, so a ring's figures do not depend on how a compiler copies the payload.
 //
 // Thread safety: pure functions.
 #pragma once

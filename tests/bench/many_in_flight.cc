@@ -33,7 +33,7 @@ struct Spent {
     std::uint64_t submitting = 0;
     std::uint64_t polling = 0;  ///< spent in polls that found completions
 
-    /// In the order of the columns of many().
+    /// Returns cycles per operation, in the order of the columns of many().
     [[nodiscard]] std::vector<double> per_operation(std::uint64_t now, std::uint64_t completed) const {
         const auto per = [&](std::uint64_t cycles) {
             return static_cast<double>(cycles) / static_cast<double>(completed);
@@ -42,8 +42,8 @@ struct Spent {
     }
 };
 
-/// Keeps as many operations in flight as there is room for. Returns cycles per operation: of the whole loop, of the
-/// application's thread in submissions, and of the application's thread in polls that found completions.
+/// Keeps kInFlight operations in flight. Returns the application thread's cycles per operation: in the complete loop,
+/// in submissions, in polls that found completions, and in submissions and these polls together.
 template <class Submit>
 std::vector<double> many_in_flight(const Setting& setting, Submit submit) {
     Running running(setting.cpus);
@@ -83,8 +83,8 @@ std::vector<double> many_in_flight(const Setting& setting, Submit submit) {
     return spent.per_operation(now, completed);
 }
 
-/// Exchanges as many bytes in each direction with only plain stores and loads. An index publishes them once in 256
-/// items. No runtime can be cheaper.
+/// Exchanges as many bytes in each direction as many_in_flight(), with only plain stores and loads. An index publishes
+/// the items after every 256 items. No runtime can be cheaper.
 std::vector<double> exchanged(const Setting& setting) {
     using Down = StreamLimit<sizeof(WorkRequest), 4096>;
     using Up = StreamLimit<sizeof(Completion), 4096>;

@@ -98,7 +98,7 @@ std::vector<Measured> measure(const std::vector<Measurement>& measurements, int 
                               const Cpus& cpus) {
     const auto wanted = static_cast<std::size_t>(repetitions);
     std::vector<Taken> taken(measurements.begin(), measurements.end());
-    // If the host moved the CPUs to a new distance late, there are few repetitions at that distance.
+    // The host may move the CPUs to a new distance late. More repetitions then give that distance enough values.
     for (std::size_t i = 0; i < wanted || (i < 2 * wanted && !enough(taken, wanted / 2 + 1)); ++i) {
         std::cerr << program << ": repetition " << i + 1 << " of " << std::max(wanted, i + 1) << '\n';
         for (Taken& one : taken) {

@@ -17,9 +17,9 @@ namespace pollcore::bench {
 /// One value for each repetition; NaN for a repetition without a value.
 using Samples = std::vector<double>;
 
-/// The samples that are not NaN.
+/// Returns the samples that are not NaN.
 [[nodiscard]] Samples present(const Samples& samples);
-/// For an even number of samples, the mean of the middle two. NaN if there are none. Sorts a copy.
+/// Returns the mean of the middle two for an even number of samples, and NaN for no samples. Sorts a copy.
 [[nodiscard]] double median(const Samples& samples);
 
 /// A row of a table.
@@ -27,14 +27,14 @@ struct Measurement {
     std::string table;
     std::string row;
     std::vector<std::string> columns;
-    /// One repetition: a value for each column.
+    /// Runs one repetition. Returns a value for each column.
     std::function<std::vector<double>()> once;
-    /// True: the figures depend on the distance between two CPUs. A repetition during which the host moved the CPUs is
-    /// thrown away.
+    /// True if the figures depend on the distance between two CPUs. Then a repetition during which the host moved the
+    /// CPUs does not count.
     bool between_cpus = false;
 };
 
-/// The results of a measurement; only those at one distance if they depend on the distance.
+/// The results of a measurement. If they depend on the distance between CPUs, these are the results at one distance.
 struct Measured {
     std::string table;
     std::string row;
@@ -51,19 +51,19 @@ struct Measured {
 [[nodiscard]] std::vector<Measured> measure(const std::vector<Measurement>& measurements, int repetitions,
                                             std::string_view program, const Cpus& cpus);
 
-/// A bound for a ratio or a figure, with its value in each repetition. scripts/bench judges it.
+/// A bound for a figure or a ratio, with the values that the repetitions reached. scripts/bench judges these values.
 struct Goal {
     std::string text;
     bool at_least = false;  ///< true: the bound is a minimum; false: a maximum
     double bound = 0;
     Samples reached;                  ///< by repetition
-    std::vector<std::string> tables;  ///< names of the tables that its figures are from
+    std::vector<std::string> tables;  ///< names of the tables from which the figures come
 };
 
 /// A reason to distrust the figures.
 struct Noise {
     std::string text;
-    std::string table{};  ///< the table whose figures it concerns; empty: all tables
+    std::string table{};  ///< name of the affected table; empty: all tables are affected
 };
 
 }  // namespace pollcore::bench

@@ -36,7 +36,8 @@ public:
         testing::SteppedWorld::QpShape reading = shape(kReader);
         reading.pool.pool = messages.flow == FlowControl::ring ? &world_.add_ring(512, 2 * kDepth, kReader)
                                                                : &world_.add_pool(2 * kDepth, kBytes, kReader);
-        // A second CQ, because one poll of one CQ cannot take both a burst and the writes to its sender.
+        // The reader has its own CQ: one poll cannot return both a burst and the completions of the writes that give
+        // credit.
         reading.send_cq = reading.recv_cq = 1;
         reading.pool.depth = kDepth;
         reading.pool.share = 2 * kDepth;
@@ -51,7 +52,7 @@ public:
                 throw std::runtime_error("a request that is to wait was refused");
             }
         }
-        // The first burst waits until both ends have announced their terms.
+        // The first burst waits until both ends have sent each other the parameters of their flow control.
         prepare();
         submit();
         for (int i = 0; i < 100; ++i) {
@@ -131,7 +132,7 @@ private:
     std::size_t read_ = 0;
     std::size_t released_ = 0;
     std::size_t sent_ = 0;
-    std::uint64_t waits_ = ~std::uint64_t{0};  ///< waits for credit before the first counted burst
+    std::uint64_t waits_ = ~std::uint64_t{0};  ///< number of waits for credit before the first counted burst
 };
 
 }  // namespace pollcore::bench

@@ -1,8 +1,8 @@
-// A device that completes at once and moves data within this process: a send fills the oldest receive of the peer, and
-// a write fills the memory that it names. Instruction counts on it show the runtime's work for a message.
+// A device that completes at once and moves data within this process: a send fills the peer's oldest receive, and a
+// write fills the memory at its remote address. Instruction counts on it show the runtime's work for a message.
 //
-// In all other respects it is a software device, as in instant_device.hpp. Receives have one SGE; there is no immediate
-// data.
+// In all other respects this device is a software device, as in instant_device.hpp. Receives have one SGE; there is no
+// immediate data.
 //
 // Thread safety: one thread.
 #pragma once
@@ -67,7 +67,7 @@ inline std::uint64_t copy(std::uint64_t to, std::uint64_t from, std::uint64_t by
     std::uint64_t at = 0;
     for (; at + 8 <= bytes; at += 8) {
         __builtin_memcpy(reinterpret_cast<void*>(to + at), reinterpret_cast<const void*>(from + at), 8);
-        asm volatile("" ::: "memory");  // keeps the compiler from making memcpy() of the loop
+        asm volatile("" ::: "memory");  // keeps the compiler from replacing the loop by memcpy()
     }
     for (; at < bytes; ++at) {
         *reinterpret_cast<std::byte*>(to + at) = *reinterpret_cast<const std::byte*>(from + at);
@@ -127,7 +127,7 @@ inline int poll_cq(ibv_cq* cq, int n, ibv_wc* wc) {
     return taken;
 }
 
-/// Call on the context of a software device before anything is created on it.
+/// Makes a software device complete at once and move data. Call this before anything is created on the device.
 inline void make_moving(ibv_context& context) noexcept {
     context.ops.post_send = post_send;
     context.ops.post_recv = post_recv;

@@ -1,8 +1,8 @@
-// The sessions of two processes at one worker, whose step() the program itself calls. The first process, the victim, is
-// well-behaved. Its neighbour is equally busy. It is either well-behaved, too, or fills its ring with garbage. The
-// victim's extra cost beside garbage is the harm that a hostile process can do to others.
+// The sessions of two processes at one worker. The program itself calls the worker's step(). The first process, the
+// victim, is well-behaved. The second process, its neighbour, is equally busy. The neighbour is well-behaved, too, or
+// fills its submission ring with garbage. Garbage must not raise the cost of the victim's requests.
 //
-// Thread safety: Neighbour may be used by another thread than the other classes.
+// Thread safety: one thread uses Neighbour. Another thread may use the other classes meanwhile.
 #pragma once
 
 #include <algorithm>
@@ -92,7 +92,8 @@ public:
         }
     }
 
-    /// Fills the neighbour's submission ring and takes its completions, so that the worker always finds work and room.
+    /// Fills the neighbour's submission ring and takes its completions, so that the worker always finds requests, and
+    /// room for completions.
     void turn() {
         if (manners_ == 0) {
             Session& session = both_.world.session(Neighbours::kOther);
@@ -112,7 +113,7 @@ public:
     }
 
 private:
-    /// The shared block of the neighbour's session, at the address where the neighbour's process maps it.
+    /// Returns the memory of the rings that the neighbour's session shares with the worker.
     [[nodiscard]] std::byte* rings() const {
         return static_cast<std::byte*>(both_.world.ends[Neighbours::kOther]->block);
     }
@@ -128,7 +129,7 @@ private:
         }
         WorkRequest request = both_.write(Neighbours::kOther);
         if (manners_ == 2) {
-            // Correct except for one field, so that many requests get past the first checks.
+            // Only one field is wrong, so that many requests get past the first checks.
             switch (random_() % 6) {
                 case 0: request.opcode = static_cast<Opcode>(random_() % 16); break;
                 case 1: request.num_sge = 0; break;
@@ -140,9 +141,9 @@ private:
         }
         return request;
     }
-    // Flips bits of any byte, except for the bytes that mark a slot as ready and the bytes of a message's length. A
-    // worker's quantum also counts bytes, so the worker would not serve a session that claims gigabytes for a long
-    // while.
+    // Flips bits of any byte, except the mark of a ready slot and the bytes that give a message's length (num_sge and
+    // sge.length). A worker limits the bytes that it takes from a process in each step. After a request that claims
+    // gigabytes, the worker would take nothing from the neighbour for many steps.
     void flip() {
         std::byte* const slots =
             rings() + both_.world.ends[Neighbours::kOther]->layout.submissions() + sizeof(RingHeader);
@@ -161,7 +162,7 @@ private:
     RingConsumer<Completion> completions_;
 };
 
-/// For an instruction counter: the victim's bursts, on the same thread as the neighbour.
+/// The victim's bursts, for an instruction counter. Victim and neighbour run on the same thread.
 class NeighbourLoad {
 public:
     NeighbourLoad(const std::string& manners, std::uint32_t burst)

@@ -10,9 +10,10 @@
 namespace pollcore::bench {
 namespace {
 
-// Shares of the measured time. If more is stolen or waited, medians may be from disturbed moments.
+// Bounds of the stolen time and of the waiting time, as shares of the measured time. Above a bound, medians may come
+// from disturbed moments.
 constexpr double kStolenMax = 0.02;
-// if two of a runtime's threads spin on two CPUs, its other threads wait for half of this share
+// half of this is normal: other threads of a runtime wait while two of its threads spin on two CPUs
 constexpr double kWaitedMax = 0.08;
 
 }  // namespace

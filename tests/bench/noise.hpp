@@ -1,4 +1,4 @@
-// Whether the machine was quiet enough to believe the figures.
+// Checks whether the machine was quiet enough for the figures to be believed.
 //
 // Thread safety: one thread; restlessness() is a pure function.
 #pragma once
@@ -14,7 +14,8 @@ namespace pollcore::bench {
 class NoiseWatch {
 public:
     NoiseWatch();
-    /// Reports the CPU time that others took since this object was made. Empty if it was too little to matter.
+    /// Reports the CPU time that other programs and virtual machines took since this object was made. Returns an empty
+    /// list if that time is too short to matter.
     [[nodiscard]] std::vector<Noise> complaints() const;
 
 private:
@@ -27,8 +28,8 @@ private:
     Reading began_;
 };
 
-/// Reports the rows "limit" whose figures varied too much at one distance, because then something on the machine has
-/// changed.
+/// Reports the rows whose name begins with "limit" and whose figures varied too much at one distance. If a limit
+/// varies, something on the machine has changed.
 [[nodiscard]] std::vector<Noise> restlessness(const std::vector<Measured>& all);
 
 }  // namespace pollcore::bench

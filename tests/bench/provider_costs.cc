@@ -1,5 +1,5 @@
-// The cost of the provider's part of an operation, in cycles of the time stamp counter: alone, under a worker, and on
-// the threads of an application without pollcore.
+// The cost of the provider's part of an operation (see provider.hpp), in cycles of the time stamp counter. It is
+// measured alone, under a worker, and on the threads of an application without pollcore.
 #include "provider_costs.hpp"
 
 #include <algorithm>
@@ -211,7 +211,7 @@ std::vector<double> shared_cycles(const Bare& bare, const std::vector<std::uint3
                 // is divided by the completions of all threads.
                 polls[index].push_back((static_cast<double>(after_poll - before_poll) - nothing) / kBurst);
             }
-            together.wait();  // nobody reads `left` after this
+            together.wait();  // after this, nobody reads `left` until the next round
         }
     };
     std::vector<std::thread> others;
@@ -275,7 +275,8 @@ std::vector<Measurement> on_own_threads(const std::shared_ptr<const Provider>& p
     return all;
 }
 
-// Measures the device that completes at once, under the loads for which the model of costs is checked.
+// Measures a worker on the device that completes at once, and that device alone. provider_goals() checks the model of
+// costs in runtime/COSTS.md for these loads.
 std::vector<Measurement> without_provider() {
     std::vector<Measurement> all;
     const auto add = [&](std::string row, const Load& load) {
@@ -338,8 +339,8 @@ std::vector<Goal> provider_goals(const std::vector<Measured>& all) {
                          ratios, tables});
     };
     const std::string way = kOfWorker.name();
-    // The beginning and the end of a burst overlap differently in a worker, so the parts of a short burst do not add
-    // up.
+    // Bursts of fewer than 16 are left out: their parts do not add up, because the beginning and the end of a burst
+    // overlap differently in a worker.
     for (const std::uint32_t burst : {16, 32}) {
         check(bursts_of(burst), "", way + ": " + chains_of(burst));
     }

@@ -1,4 +1,4 @@
-// The cost of an operation with its provider: the measurements of provider-bench.
+// The measurements of provider-bench: the cost of an operation including the device's provider (see provider.hpp).
 #pragma once
 
 #include <string>

@@ -22,7 +22,7 @@ namespace pollcore::bench {
 
 inline constexpr std::uint32_t kBurst = 32;
 
-/// How queue pairs and the CQ are made, and how the CQ is polled.
+/// A way to make queue pairs and their CQ, and to poll the CQ.
 struct Way {
     bool domain = false;    ///< made in a thread domain
     bool extended = false;  ///< polled by ibv_start_poll
@@ -127,13 +127,13 @@ private:
     std::vector<UniqueQp> qps_;
 };
 
-/// How a burst is posted.
+/// The properties of a burst.
 struct Shape {
     std::uint32_t burst = kBurst;  ///< at most kBurst
     std::uint32_t signaled = 1;    ///< one request in this many is signaled
     std::uint32_t inline_bytes = 0;
-    /// If more than one, each request goes to a random queue pair, and each queue pair gets its requests as one chain,
-    /// as from a worker.
+    /// With more than one queue pair, each request goes to a random one. Each queue pair gets its requests as one
+    /// chain, as a worker posts them.
     std::uint32_t qps = 1;
 };
 
@@ -190,8 +190,8 @@ public:
             }
         }
     }
-    /// Polls as a worker does: it asks for more completions than there are, so the poll also finds the end of the CQ.
-    /// Waits for a late device, and counts the waiting time, too.
+    /// Like a worker, asks for more completions than there are, so that the poll also finds the end of the CQ. Waits
+    /// for a late device; the figure includes this wait.
     [[gnu::noinline]] void poll() {
         const auto signaled = static_cast<int>(shape_.burst / shape_.signaled);
         int polled = bare_.poll(2 * kBurst, completions_.data());

@@ -10,7 +10,7 @@ inline constexpr const char* kStreamLimit = "limit: stream";
 inline constexpr const char* kTwoLines = "limit: two lines";
 inline constexpr const char* kTwoLinesHasty = "limit: two lines, looked at as fast as can be";
 
-/// A ring from another project.
+/// Returns true if the row shows a ring from another project.
 [[nodiscard]] inline bool is_other(const std::string& row) {
     return !row.starts_with(kOurs) && !row.starts_with("limit");
 }

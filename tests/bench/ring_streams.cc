@@ -1,4 +1,4 @@
-// How many items per second go through a ring when one thread only writes and another only reads.
+// Measures how many items per second go through a ring when one thread only writes and another only reads.
 #include <stdexcept>
 #include <string>
 

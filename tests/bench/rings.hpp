@@ -70,7 +70,7 @@ public:
         template <std::size_t N>
         std::size_t pop(std::uint64_t first, Differences& wrong) noexcept {
             if (Bytes == sizeof(Completion) && last_burst_ > 2 && ring_.ready()) {
-                ring_.prefetch_next(std::min(last_burst_, N));  // as CompletionInbox does
+                ring_.prefetch_next(std::min(last_burst_, N));  // as session/completion_inbox.hpp does
             }
             const auto front = ring_.front();
             Differences differences = wrong;
@@ -244,7 +244,7 @@ public:
     explicit MoodycamelRing(void*) {}
     void finish() noexcept {}
 
-    // This ring has no batches.
+    // This ring has no calls for several items.
     template <std::size_t N>
     std::size_t push(std::uint64_t first) {
         std::size_t n = 0;
@@ -313,7 +313,7 @@ private:
 };
 
 /// Not a ring, but a limit that no ring can beat: plain stores write the items in sequence, and an index publishes them
-/// once in 256 items.
+/// after every 256 items.
 template <std::size_t Bytes, std::uint32_t Capacity>
 class StreamLimit {
 public:

@@ -1,5 +1,5 @@
 // A worker, sessions and queue pairs on a device that completes at once, all run by one thread. Shows the cost of an
-// operation and its parts if no cache line has to come from another CPU.
+// operation, and of its parts, without the time for cache lines from another CPU.
 //
 // Thread safety: one thread.
 #pragma once
@@ -29,8 +29,8 @@ struct Load {
     bool provider_lines = true;  ///< false: the worker does not prefetch the provider's lines before a burst
     bool coalesce_signals = false;
     bool sleeps = false;  ///< the worker may sleep; not on the device that completes at once
-    /// If not null, the verbs device to use in place of the software devices. It completes a burst between two steps,
-    /// so each step posts a burst and finds the completions of the previous burst.
+    /// The verbs device to use; null means a software device. A verbs device completes a burst between two steps, so
+    /// each step posts a burst and finds the completions of the previous burst.
     std::shared_ptr<const Provider> provider{};
 };
 
@@ -97,8 +97,8 @@ public:
             throw std::runtime_error("there was something");
         }
     }
-    /// Lets the worker fall asleep after the burst, which arms each CQ that has had a completion, and wakes it up at
-    /// once.
+    /// Lets the worker fall asleep after the burst, and wakes it up at once. A worker that falls asleep arms each CQ
+    /// that has had a completion.
     [[gnu::noinline]] void sleep() {
         if (!world_.worker.fall_asleep(world_.now)) {
             throw std::runtime_error("the worker does not fall asleep");
@@ -106,8 +106,7 @@ public:
         world_.worker.wake_up(world_.now);
     }
     [[gnu::noinline]] void poll() { polled_ = world_.session(session_).poll(completions_); }
-    /// Throws unless all requests that are due have completed. Waits for a late device; no figure includes the
-    /// completions found meanwhile.
+    /// Throws if a request that is due has not completed. Waits for a late device; no figure includes this wait.
     void check() {
         count();
         const std::uint64_t due = tag_ - behind_;
@@ -117,8 +116,8 @@ public:
             poll();
             count();
         }
-        // Different queue pairs complete in any order. While a burst is in flight, any requests of two bursts may have
-        // completed.
+        // Requests of different queue pairs complete in any order. With one burst still in flight, any requests of the
+        // last two bursts may be complete.
         const bool in_order = load_.provider == nullptr || load_.qps == 1;
         if (completed_ < due || completed_ > tag_ || failed_ ||
             (in_order && sum_ != completed_ * (completed_ - 1) / 2)) {
@@ -175,7 +174,7 @@ private:
     std::uint32_t random_ = 1;
 };
 
-/// The queue pair to which a chain of writes is posted without the runtime, its CQ, and the source and target memory.
+/// Where to post a chain of writes without the runtime: a queue pair, its CQ, and the source and target memory.
 struct DirectTarget {
     ibv_qp* qp = nullptr;
     ibv_cq* cq = nullptr;
@@ -240,7 +239,7 @@ public:
         make();
     }
 
-    /// Fills the verbs' structures with the fields that an application knows of each request.
+    /// Fills the verbs' structures with the fields that an application sets for each request.
     [[gnu::noinline]] void make() {
         for (std::size_t i = 0; i < requests_.size(); ++i) {
             sges_[i] = {.addr = target_.addr + 64 * i, .length = 8, .lkey = target_.lkey};

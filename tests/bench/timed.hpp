@@ -16,7 +16,8 @@
 
 namespace pollcore::bench {
 
-/// The mean of the middle half. A time stamp counter may advance in steps of 26, so a median would be a multiple of 26.
+/// Returns the mean of the middle half. A median would be a multiple of 26, as a time stamp counter may move in steps
+/// of 26.
 [[nodiscard]] inline double middle(std::vector<double> values) {
     std::sort(values.begin(), values.end());
     const auto begin = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 4);
@@ -24,7 +25,7 @@ namespace pollcore::bench {
     return std::accumulate(begin, end, 0.0) / static_cast<double>(end - begin);
 }
 
-/// The difference of two stamps that are taken one right after the other.
+/// Returns the cycles that a stamp itself takes: the difference of two consecutive stamps.
 [[nodiscard]] inline double stamp_cost() {
     std::vector<double> costs;
     for (int i = 0; i < 1000; ++i) {
@@ -36,7 +37,7 @@ namespace pollcore::bench {
 
 inline constexpr std::size_t kRounds = 2000;
 
-/// Cycles per operation that each part takes, over many bursts.
+/// Returns the cycles per operation that each part takes, from many bursts.
 template <std::size_t N, class... Parts>
 [[nodiscard]] std::array<double, N> timed(std::uint32_t burst, Parts... parts) {
     static_assert(sizeof...(parts) == N);

@@ -29,8 +29,8 @@ inline void pin(std::uint32_t cpu) {
     }
 }
 
-/// A thread that starts on its CPU. If it were moved to that CPU after its start, it would first wait for the calling
-/// thread, and the wait would count as noise.
+/// A thread that starts on the given CPU. A thread that starts on the caller's CPU and then moves would first wait for
+/// the caller, and this wait would count as noise.
 template <class Run>
 class ThreadOn {
 public:
@@ -65,8 +65,8 @@ private:
 };
 
 /// Runs `here` on the calling thread and a copy of `captured` on another thread. `here` begins when the other thread
-/// runs. The copy is on the other thread's stack: if both threads read the captures from one stack, the cache lines
-/// with the local variables of one thread would move between the CPUs all the time.
+/// runs. The copy is on the other thread's stack. If both threads read the captures from one stack, the cache lines of
+/// that stack would move between the CPUs all the time.
 template <class Here, class There>
 void run_pair(const Cpus& cpus, Here here, There captured) {
     std::atomic<bool> runs{false};

@@ -1,5 +1,5 @@
-// Sends a word to another CPU and a word back. It uses the memory order of a ring and does nothing else, so no ring can
-// be faster.
+// Measures how long a word takes to another CPU and back. The stores and loads have the memory order of a ring, and
+// there is nothing else, so no ring can be faster.
 //
 // Thread safety: one thread at a time may call two_lines().
 #pragma once
@@ -36,9 +36,9 @@ struct SharedWords {
     std::atomic<std::uint64_t> pong{0};
 };
 
-/// How a CPU waits for a line that the other CPU writes: see base/look.hpp.
+/// A way to wait for a line that the other CPU writes: see base/look.hpp.
 struct Waits {
-    /// True: before its first look, a CPU waits until its own stores are visible, and prefetches the line of its next
+    /// True if a CPU, before its first look, waits until its own stores are visible and prefetches the line of its next
     /// store.
     bool settles = false;
     std::uint32_t before = 0;   ///< cycles before the first look
@@ -77,10 +77,10 @@ template <class Trip>
     return best;
 }
 
-/// Median and 99th percentile, in nanoseconds.
+/// Returns the median and the 99th percentile, in nanoseconds.
 [[nodiscard]] inline std::vector<double> trip_figures(std::vector<std::uint64_t> trips) {
-    // The clocks of some processors advance in steps of 10 ns. The typical trip is therefore computed from groups of
-    // consecutive trips, because only the beginning and the end of a group are rounded.
+    // The clocks of some processors advance in steps of 10 ns, so each reading is rounded. The median is computed from
+    // groups of consecutive trips, because only the beginning and the end of a group are rounded.
     constexpr std::size_t kGroup = 16;
     std::vector<std::uint64_t> groups;
     for (std::size_t at = 0; at + kGroup <= trips.size(); at += kGroup) {
@@ -91,7 +91,7 @@ template <class Trip>
             perf::summarize(std::move(trips), 1 / cycles_per_ns()).p99};
 }
 
-/// The cycles of each trip. `trip(i)` is one round trip.
+/// Returns the cycles of each trip. `trip(i)` makes one round trip.
 template <class Trip>
 [[nodiscard]] std::vector<std::uint64_t> timed_trips(std::chrono::nanoseconds time, Trip trip) {
     constexpr std::uint64_t kWarmUp = 1000;
@@ -113,9 +113,9 @@ template <class Trip>
     return trips;
 }
 
-/// The time that a cache line needs between two CPUs depends on its address and may differ by a fifth, so many pairs
-/// are used in turn. `kTurn` consecutive trips use the same pair and find it in the first-level cache of each CPU. A
-/// ring uses another slot for each trip, so kTurn = 1 is the limit for a ring. Returns trip_figures().
+/// Measures round trips over many pairs of words in turn, because a line's time between two CPUs depends on its address
+/// and may differ by a fifth. `kTurn` consecutive trips use the same pair and find it in the first-level cache of each
+/// CPU. A ring uses another slot for each trip, so kTurn = 1 is the limit for a ring. Returns trip_figures().
 template <class Pair, std::uint64_t kPairs, std::uint64_t kTurn>
 [[nodiscard]] std::vector<double> two_lines(const Cpus& cpus, std::chrono::nanoseconds time, const Waits& waits) {
     constexpr std::uint64_t kStop = ~std::uint64_t{0};
@@ -159,7 +159,7 @@ template <class Pair, std::uint64_t kPairs, std::uint64_t kTurn>
     return trip_figures(std::move(trips));
 }
 
-/// The limit for any ring: each trip uses other lines, and both CPUs wait in the best way.
+/// Measures the limit for any ring: each trip uses other lines, and both CPUs wait in the best way.
 [[nodiscard]] inline std::vector<double> best_two_lines(const Cpus& cpus, std::chrono::nanoseconds time) {
     return with_best_waits(time, [&cpus](std::chrono::nanoseconds part, const Waits& waits) {
         return two_lines<Words, 1024, 1>(cpus, part, waits);

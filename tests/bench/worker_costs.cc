@@ -29,7 +29,7 @@ Measurement row(std::string name, const Load& load) {
             }};
 }
 
-/// Measures one way to poll, on a device that has both ways, for the table in device/poll_choice.hpp.
+/// Measures ibv_poll_cq or ibv_start_poll, on a device that has both. The figures are in device/poll_choice.hpp.
 Measurement way_to_poll(std::uint32_t burst, bool extended) {
     return {.table = "cycles on one CPU by the verbs that poll, on the software device, its part included",
             .row = "bursts of " + std::to_string(burst) + (extended ? ", ibv_start_poll" : ", ibv_poll_cq"),
@@ -53,8 +53,8 @@ Measurement way_to_poll(std::uint32_t burst, bool extended) {
             }};
 }
 
-/// Measures the parts of an operation. Each half of a step also looks at the queues of the other half, and finds
-/// nothing there.
+/// Measures the parts of an operation. In the first of two steps the worker only posts, and in the second it only
+/// polls. Each of the two steps also looks at the queues of the other part, and finds nothing there.
 Measurement stages() {
     return {.table = "cycles per operation on one CPU, by stage (bursts of 32, four idle sessions, two idle CQs)",
             .row = "pollcore",
@@ -125,7 +125,7 @@ std::vector<Measurement> application_costs() {
     return all;
 }
 
-/// The CPU's counters for a burst of 32, if they are available.
+/// Returns instructions and cache misses per operation: the worker's, then the application's.
 std::vector<double> counted(SteppedLoad& load, const HardwareCounters& counters) {
     using Reading = HardwareCounters::Reading;
     const auto part = [&](Reading& sum, auto what) {

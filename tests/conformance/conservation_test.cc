@@ -1,5 +1,5 @@
-// I1 under random mixes of operations with failures in between. After every turn, accepted = completed + retired + in
-// flight. After all queue pairs are closed, nothing is in flight, whatever happened to them.
+// I1 under random mixes of operations with failures in between. After every turn the session's counts agree with the
+// test's own counts. After all queue pairs are closed, nothing is in flight, whatever happened to the queue pairs.
 #include <map>
 #include <random>
 
@@ -13,7 +13,7 @@ class Conservation : public Conformance, public ::testing::WithParamInterface<un
 protected:
     Conservation() : random(GetParam()) { Exercised::get().ignore(); }
 
-    // A send may find no receive. The pair then ends in an error, which is one of the failures that this test wants.
+    // A send may find no receive. The pair then ends in an error, which is one of the failures that this test needs.
     static constexpr PathAttributes kPath{.timeout = 12, .retry_count = 1, .rnr_retry = 1, .min_rnr_timer = 1};
 
     WorkRequest random_request(std::uint64_t tag) {

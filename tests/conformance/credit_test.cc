@@ -168,8 +168,8 @@ TEST_F(Credits, WorkOverASharedReceiveQueue) {
     options.flow = FlowControl::credits;
     EXPECT_THROW((void)runtime.create_queue_pair(options), Error) << "a fourth";
     const std::uint64_t before = rnrs();
-    // The number of messages of each queue pair. There is no order between queue pairs, so each queue pair has its own
-    // buffers.
+    // Each queue pair sends kEach messages. It has its own kSlots buffers, because there is no order between queue
+    // pairs.
     constexpr std::uint64_t kEach = 300;
     constexpr std::size_t kSlots = 20;
     std::array<std::uint64_t, 3> sent{};
@@ -274,7 +274,8 @@ TEST_F(Credits, ByAddressAreRefusedWhereThePeerHasNone) {
     }
 }
 
-// A peer may announce any address for its control block. Only the peer's own device can check the address.
+// A peer may announce any address for its control block, which the other end writes. Only the peer's own device can
+// check the address.
 TEST_F(Credits, ABlockThatIsNotThereEndsTheConnectionAndNothingElse) {
     make_ends(FlowControl::credits);
     std::mt19937_64 random(9);

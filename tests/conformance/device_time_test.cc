@@ -40,8 +40,8 @@ protected:
             EXPECT_EQ(refused.code().value(), error) << refused.what();
         }
     }
-    /// Returns true if the device has no time stamps. Then this function has checked that queue pairs of the timed
-    /// session are refused with EOPNOTSUPP, and the test can check nothing else.
+    /// Returns true if the device has no time stamps. The test then ends, because has_none() has already checked that
+    /// queue pairs of the timed session are refused with EOPNOTSUPP.
     bool has_none() {
         if (device.completion_timestamp_mask != 0) {
             return false;
@@ -64,8 +64,8 @@ protected:
         a.connect(info_b, path);
         b.connect(info_a, path);
     }
-    /// Checks that the times of each queue are in order. On the software device, it also checks that they lie between
-    /// two readings of the host's clock.
+    /// Checks that the times of each queue are in order. On the software device, it also checks that the times lie
+    /// between two readings of the host's clock.
     void expect_times(const std::vector<WideCompletion>& completions) {
         for (const WideCompletion& completion : completions) {
             EXPECT_EQ(completion.status, Status::success);
@@ -111,7 +111,7 @@ TEST_P(DeviceTime, StandsInTheCompletionsOfBothQueuesAndNeverGoesBack) {
         WorkRequest with = send(6 * round + 1, 24);
         with.opcode = Opcode::send_with_imm;
         submit(timed, with);
-        // This request has no completion of its own; a later completion covers it.
+        // This request is unsignaled, so it has no completion. A later completion covers it.
         submit(timed, rdma(Opcode::rdma_write, 6 * round + 2, 8, 0));
         submit(timed, rdma(Opcode::rdma_write, 6 * round + 3, 8));
         submit(timed, rdma(Opcode::rdma_read, 6 * round + 4, 16));
@@ -295,7 +295,7 @@ TEST_P(DeviceTime, IsZeroOfWhatCameByRendezvousAtBothEnds) {
     }
 }
 
-// Only in this process, because a daemon's counters include the CQs of other tests.
+// Runs only in this process, because a daemon's counters include the CQs of other tests.
 TEST_P(DeviceTime, InThisProcessHasCqsOfItsOwnThatGoWithItsQueuePairs) {
     if (has_none()) {
         return;

@@ -15,8 +15,8 @@ namespace {
 
 class Events : public Conformance {
 protected:
-    /// Expects the event for queue pair b, the responder, as the specification says. Soft-RoCE never raises it: there
-    /// the responder learns of the error only from its flushed receive.
+    /// Expects the event for queue pair b, the responder, as the specification says. Soft-RoCE never raises this event:
+    /// there the responder learns of the error only from its flushed receive.
     void expect_event_at_b(EventType type, Status cause) {
         const bool raised = expected(true, false);
         const std::optional<Event> event =
@@ -81,8 +81,8 @@ TEST_F(Events, AStoppedRuntimeGivesWhatIsLeftAndThenSaysSo) {
 }
 
 /// A port that a test may take down without harm to other tests. It is the port of the software device or of the mlx5
-/// model. In the guest, as root, it is the port of an RDMA device that is created for this test, on a network interface
-/// that is created for this test.
+/// model. In the guest of scripts/rxe-vm, the test creates a network interface and a Soft-RoCE device on it, and uses
+/// that device's port.
 class PortUnderTest {
 public:
     PortUnderTest() {

@@ -27,8 +27,8 @@ public:
 
     /// Begins a test with no notes.
     void begin() { *this = Exercised(); }
-    /// Drops the test's notes. For tests in which chance decides what happens, so that their notes say nothing about
-    /// what works.
+    /// Drops the test's notes. A test calls this if chance decides what happens, because its notes then say nothing
+    /// about what works.
     void ignore() { ignored_ = true; }
     /// Ends a test. Writes its notes into the report, unless the test failed.
     void end() const {

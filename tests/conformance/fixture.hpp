@@ -1,4 +1,4 @@
-// The base of every conformance test: a runtime on the device under test, sessions and connected QPs.
+// The base of every conformance test: a runtime on the device under test, a session, and two QPs to connect.
 //
 // The environment names the device, so that the same binary runs on each device:
 //   POLLCORE_TEST_DEVICE=soft            the software device (default); soft:rxe, soft:mlx5: with the provider's habits
@@ -138,7 +138,7 @@ inline Config test_config(std::uint32_t workers = 1) {
 class Conformance : public ::testing::Test {
 protected:
     static constexpr std::size_t kBytes = 64 * 1024;
-    // A generous limit, because in the guest everything is emulated and shared. It only ends a test that hangs.
+    // The limit is generous, because the guest of scripts/rxe-vm is slow. It only ends a test that hangs.
     static constexpr std::chrono::seconds kPatience{120};
 
     explicit Conformance(const Config& config = test_config())

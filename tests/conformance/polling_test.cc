@@ -9,8 +9,8 @@
 namespace pollcore::testing {
 namespace {
 
-// On any device ibv_poll_cq is called through the context's ops. The test replaces it there and notes which CQs it
-// polls.
+// On any device, ibv_poll_cq calls ops.poll_cq of the CQ's context. The test replaces that function, in order to note
+// which CQs are polled by ibv_poll_cq.
 std::mutex plainly_polled_mutex;
 std::set<const ibv_cq*> plainly_polled;
 int (*own_poll_cq)(ibv_cq*, int, ibv_wc*) = nullptr;
@@ -28,8 +28,8 @@ std::size_t cqs_plainly_polled() {
     return plainly_polled.size();
 }
 
-/// Records from now on which CQs of the runtime's device are polled by ibv_poll_cq. Call this before a CQ exists,
-/// because a worker could be polling it.
+/// Records from now on which CQs of the runtime's device are polled by ibv_poll_cq. Call this before the first CQ
+/// exists, because a worker might poll an existing CQ at that moment.
 void note_polls(TestRuntime& runtime) {
     ibv_context_ops& ops = runtime.device().context()->ops;
     own_poll_cq = ops.poll_cq;
@@ -145,8 +145,8 @@ TEST_P(PollingInThisProcess, OfASessionWithTimeStampsIsByTheExtendedVerbsAlways)
     EXPECT_EQ(test::occurrences(log.text(), "worker w0 polls its completion queues on "), 1u) << log.text();
 }
 
-// No provider promises that both ways to poll may be mixed on one CQ. They only promise that a device may have CQs of
-// both kinds.
+// No provider promises that both ways to poll may be mixed on one CQ. Providers promise only that a device may have CQs
+// of both kinds.
 class TwoWaysToPollInThisProcess : public Conformance {
 protected:
     static Config config() {

@@ -203,8 +203,7 @@ TEST_F(ReceivePools, ForgottenBuffersStopTheirQueuePairAndNoOther) {
     QueuePair from = std::move(a);
     QueuePair to = std::move(b);
     connect_to(small);
-    // These are more messages than the queue pair's share of the pool. The remaining messages wait for the receiver,
-    // possibly for ever.
+    // The queue pair's share of the pool is 8 buffers. The remaining messages wait until the test releases buffers.
     for (std::uint64_t i = 0; i < 20; ++i) {
         WorkRequest request = send(1000 + i, 8);
         request.qp = from.handle();

@@ -59,8 +59,8 @@ TEST_F(Reset, FromErrorLeadsToANewConnection) {
     Exercised::get().note("queue pairs", "reset");
 }
 
-// An unsignaled request that follows a failure counts as lost. A failure must have this effect only in the life in
-// which it happened.
+// After a failure the worker expects a completion even of each unsignaled request. This must end with the reset: it
+// must not hold for the next connection of the queue pair.
 TEST_F(Reset, AFailureBeforeItIsNotHeldAgainstWhatComesAfterIt) {
     connect_pair();
     break_connection();

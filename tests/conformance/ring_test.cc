@@ -127,7 +127,7 @@ TEST_F(WriteRings, CarryMessagesWhoseSignalsAreCoalesced) {
 
 TEST_F(WriteRings, GiveRoomBackInAnyOrder) {
     connect_with_ring();
-    // Thirty records of four lines each take all but eight lines of the ring.
+    // The ring has 128 lines of 64 bytes. Thirty messages of four lines each leave eight lines free.
     std::vector<Completion> held;
     for (std::uint64_t i = 0; i < 30; ++i) {
         submit(send(i, 200));
@@ -148,7 +148,7 @@ TEST_F(WriteRings, GiveRoomBackInAnyOrder) {
     EXPECT_EQ(reader.release(held[0]), Refusal::none);
     expect_bytes(hear(), 0, 1000);
     EXPECT_EQ(await_one().tag, 100u);
-    // The first release repeats an earlier one. The second one names a message that never existed.
+    // The first release repeats an earlier release. The second release names a message that never existed.
     Completion wrong = held[5];
     EXPECT_EQ(reader.release(wrong), Refusal::none);
     wrong.tag = pool_tag(ring.handle(), 100'000);
@@ -229,7 +229,7 @@ TEST_F(WriteRings, LetOtherRequestsThroughInTheirTurn) {
 
 TEST_F(WriteRings, RefuseAMessageThatIsTooLongAndNameTheLimit) {
     connect_with_ring();
-    // The session does not know the peer's terms yet, so only the worker can refuse this message.
+    // The session does not know the peer's limit yet, so only the worker can refuse this message.
     submit(send(1, kLongest + 1));
     EXPECT_EQ(await_one().status, Status::message_too_long);
     EXPECT_EQ(session.message_max(a.handle()), kLongest);
@@ -301,7 +301,7 @@ TEST_F(WriteRings, BeginAgainAfterAResetAndKeepWhatIsHeld) {
         submit(send(1, 700));
         const Completion kept = hear();
         EXPECT_EQ(await_one().status, Status::success);
-        // These are more messages than the ring has room for, so some wait at the sender.
+        // The ring does not have room for all these messages, so some wait at the sender.
         for (std::uint64_t i = 0; i < 20; ++i) {
             submit(send(i, 1000, i % 2 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0}));
         }

@@ -14,8 +14,8 @@ protected:
         request.qp = qp.handle();
         return request;
     }
-    /// Returns the device's counts after `received` NAKs were received. This may take a while, because the kernel
-    /// updates its counters only now and then.
+    /// Waits until the device has counted `received` NAKs, and returns its counts. This may take a while, because the
+    /// kernel updates its counters only now and then.
     RnrCounts device_counts_from(std::uint64_t received) {
         RnrCounts counts;
         const auto deadline = std::chrono::steady_clock::now() + kPatience;

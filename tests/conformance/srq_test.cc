@@ -119,8 +119,8 @@ TEST_F(SharedReceives, AreTakenByWhicheverQueuePairGetsAMessage) {
     EXPECT_EQ(in_flight(), 0u);
 }
 
-// Messages of different lengths do not end in the order in which they began. Receives therefore complete at any place
-// of the queue.
+// Messages of different lengths do not end in the order in which they began, so the shared receives complete out of
+// order.
 TEST_F(SharedReceives, ComeBackInAnyOrderForEver) {
     srq.close();
     srq = make_srq(4);
@@ -271,8 +271,8 @@ TEST_F(SharedReceives, NearlyAsDeepAsACompletionQueueHaveFewOfThese) {
     for (int i = 0; i < 32; ++i) {
         all.push_back(runtime.create_queue_pair(receiver));
     }
-    // The control thread counts queue pairs and CQs only now and then. When it has counted the second change, it has
-    // finished with the first.
+    // The control thread counts queue pairs and CQs only now and then. When it has counted the close, it has also
+    // finished counting the CQs of the creations.
     until([&] { return queue_pairs() == 32; });
     EXPECT_TRUE(all.back().close());
     until([&] { return queue_pairs() == 31; });
@@ -338,8 +338,8 @@ TEST_F(SharedReceives, CompleteOnSeparateCqsToo) {
     expect_message_goes_through(1, 10);
 }
 
-// There are 40 queue pairs with 65 sends each, and each CQ must have room for the whole shared queue. The queue pairs
-// therefore need several CQs.
+// The sends of each of the 40 queue pairs need 65 CQEs: 64 for the session and one for the worker itself. Each CQ must
+// also have room for the whole shared queue. Therefore the queue pairs need several CQs.
 TEST_F(SharedReceives, AreSharedAcrossAsManyCqsAsTheirQueuePairsNeed) {
     srq.close();
     srq = make_srq(256);
@@ -514,7 +514,8 @@ TEST_F(SharedReceives, ThatWereTakenWhenTheirQueuePairClosesComplete) {
 
 class SharedConservation : public SharedReceives, public ::testing::WithParamInterface<unsigned> {};
 
-// I1 with failures: receives are too short or missing, and queue pairs close while new ones are created.
+// I1 (each accepted request ends once) with failures: receives are too short or missing, and queue pairs close while
+// new ones are created.
 TEST_P(SharedConservation, HoldsThroughRandomMixesWithFailures) {
     Exercised::get().ignore();
     static constexpr PathAttributes kHasty{.timeout = 12, .retry_count = 1, .rnr_retry = 1, .min_rnr_timer = 1};

@@ -1,5 +1,5 @@
-// Everything may be closed in any order and from any state, while work is in flight. No queue pair is cut short, and
-// all accepted work is accounted for on every session that still exists.
+// Everything may be closed in any order and from any state, while work is in flight. No queue pair is cut short: each
+// waits for its work in flight. All accepted work is accounted for on every session that still exists.
 #include <algorithm>
 #include <functional>
 #include <future>
@@ -16,8 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// If a drain takes this long, the queue pair is cut short and counted. If a close waits for anything else, the test
-// hangs.
+// After this time the runtime stops waiting for a queue pair's work in flight, and counts the queue pair as cut short.
 constexpr auto kDrainTimeout = 2000ms;
 constexpr auto kPatience = 120s;
 
@@ -76,7 +75,7 @@ struct Client {
         ASSERT_EQ(figures.completed, completed);
         ASSERT_GE(figures.accepted, figures.completed + figures.retired);
     }
-    /// Checks that all work is accounted for. A test calls this when nothing can be in flight any more.
+    /// Checks that all work is accounted for. A test calls this when nothing can be in flight.
     void expect_all_accounted() {
         poll();
         const SessionFigures figures = session.figures();
@@ -174,7 +173,7 @@ private:
         return runtime.create_queue_pair(options);
     }
     void bring_to(From state) {
-        // Sends may find no receive, and peers may vanish. With these limits they soon fail.
+        // Sends may find no receive, and peers may vanish. With these limits the sends soon fail.
         static constexpr PathAttributes kPath{.timeout = 10, .retry_count = 1, .rnr_retry = 1, .min_rnr_timer = 1};
         switch (state) {
             case From::init: return;
@@ -233,7 +232,7 @@ private:
                 .flags = is_recv(opcode) || random() % 3 == 0 ? std::uint8_t{0} : std::uint8_t{kSignaled},
                 .num_sge = 1};
     }
-    // A region that work in flight names cannot be deregistered now. It is then deregistered at the end of the scene.
+    // A region cannot be deregistered while work in flight names it. In that case the end of the scene deregisters it.
     void deregister(MemoryRegion& region) {
         try {
             region.deregister();
@@ -404,8 +403,8 @@ protected:
         const WorkerCounters& counters = runtime.worker_counters(0);
         until([&] { return counters.receives.value() >= 10 && counters.sends.value() >= sends; });
     }
-    /// Posts a send on b. The runtime flushes a queue pair that has only receives before the limit, but not one that
-    /// has a send.
+    /// Posts a send on b. If a queue pair has only receives, the runtime flushes it before the limit. If it also has a
+    /// send, the runtime waits for the limit.
     void send_from_b() {
         WorkRequest request = rdma(Opcode::rdma_write, 15, 8);
         request.qp = b.handle();
@@ -427,8 +426,8 @@ TEST_F(SilentDeviceInThisProcess, HasItsQueuePairsCutShortAtTheLimitAndItIsRepor
     EXPECT_EQ(runtime.control_counters().cut_short.value(), 1u);
     EXPECT_EQ(runtime.worker_counters(0).cut_short.value(), 5u) << "unsignaled ones too: nobody knows how they ended";
     expect_completed_by_runtime(5);
-    // The runtime flushes a queue pair that has only receives before the limit, because providers may never flush such
-    // receives (H1).
+    // If a queue pair has only receives, the runtime itself flushes them before the limit, because providers may never
+    // flush them (H1).
     EXPECT_TRUE(b.close());
     expect_completed_by_runtime(10, Status::wr_flush_err);
     EXPECT_EQ(runtime.control_counters().cut_short.value(), 1u);

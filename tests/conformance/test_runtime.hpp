@@ -24,7 +24,7 @@ namespace pollcore::testing {
     return attached;
 }
 
-/// A pollcored that keeps running from one test to the next, as long as the tests want the same configuration.
+/// A pollcored that keeps running from one test to the next, as long as the tests need the same configuration.
 class SharedDaemon {
 public:
     /// Starts the daemon unless it runs already. Returns the path of its socket.
@@ -36,7 +36,7 @@ public:
         config.attach.sessions_max = 1024;
         const std::string text = print_config(config);
         if (shared.process_ == nullptr || text != shared.text_ || shared.process_->wait(std::chrono::milliseconds(0))) {
-            shared.process_.reset();  // kills the daemon; the tests of pollcored cover the orderly end
+            shared.process_.reset();  // kills the daemon; tests/attach tests its orderly end
             shared.text_ = text;
             shared.process_ = std::make_unique<test::Process>(
                 // The tool setpriv makes the kernel kill the daemon when this process ends in any way.

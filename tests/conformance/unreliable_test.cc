@@ -202,8 +202,8 @@ TEST_F(Unreliable, BothEndsMustBeOfOneType) {
     EXPECT_EQ(session.state(a.handle()), QpState::init);
 }
 
-// Where names are used, an unreliable connection by address works. rdma_cm has only reliable connections, and the error
-// says so.
+// The software device connects by names, so UC connects by address, too. A verbs device uses rdma_cm, which has only
+// reliable connections, so the call is refused.
 TEST_F(Unreliable, ConnectByNameAndAreRefusedByRdmaCm) {
     a = runtime.create_queue_pair(uc());
     b = runtime.create_queue_pair(uc());

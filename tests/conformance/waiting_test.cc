@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How many times a thread of this process has given up its CPU voluntarily.
+// Returns how many times a thread of this process has given up its CPU voluntarily.
 std::uint64_t times_given_away(int thread) {
     std::ifstream status("/proc/self/task/" + std::to_string(thread) + "/status");
     std::uint64_t times = 0;
@@ -84,11 +84,11 @@ protected:
             idle.push_back(runtime.create_queue_pair(options));
         }
     }
-    // A worker's bell may ring long before its thread runs. A worker that has answered a command has also heard its
-    // bell.
+    // A worker may be woken long before its thread runs. A worker that has answered a command has also taken all
+    // earlier wake-ups.
     void await_heard(const char* worker) { runtime.open_session({.worker = worker}).close(); }
-    // pass_time() takes long enough for anything that is due to happen.
     static constexpr auto kStretch = 500ms;  // long enough for anything that happens from time to time
+    // Takes long enough for anything that must happen soon.
     static void pass_time() { std::this_thread::sleep_for(TestDevice::get().is_rxe() ? 300ms : 50ms); }
 
     TestSession near{runtime.open_session({.worker = "w0"})};
@@ -254,7 +254,7 @@ TEST_F(Waiting, AnIdleWorkerWithManyQueuePairsTakesNoStep) {
     }
 }
 
-// The kernel must have no work for the worker's thread either, such as a timer that ends its sleep.
+// The kernel must not wake the worker's thread either, for example by a timer.
 TEST_F(Waiting, AnIdleWorkersThreadIsNotWokenInThisProcess) {
     add_idle_queue_pairs(100);
     await_asleep();

@@ -261,8 +261,8 @@ TEST_F(Windows, OnAnUnreliableConnectionOpenTheirRangeToo) {
         MemoryWindow window = runtime.create_memory_window(session, type);
         const std::uint32_t key = next_rkey(window.rkey());
         fill(region, 9);
-        // The write completes successfully whether or not it was allowed. The message behind it arrives after the peer
-        // has carried the write out or dropped it.
+        // The write completes successfully whether or not it was allowed. The message behind the write arrives after
+        // the peer has carried out or dropped the write.
         const auto write = [&] {
             submit(recv(1, 64));
             submit({use(Opcode::rdma_write, 2, key, kBegin, kLength), send(3, 8)});
@@ -379,7 +379,8 @@ TEST_F(Windows, WindowAndRegionStayWhileABindIsInFlight) {
     ASSERT_TRUE(a.close());
     WorkRequest unanswered = rdma(Opcode::rdma_read, 1, 8);  // fails after a second; until then requests behind it wait
     unanswered.qp = b.handle();
-    // Without a fence Soft-RoCE would not give up the read, and nothing would complete before the queue pair is closed.
+    // The fence is for Soft-RoCE. If the bind is unfenced, Soft-RoCE retries the read for ever, and neither request
+    // completes.
     WorkRequest fenced = bind(2, window, next_rkey(window.rkey()));
     fenced.flags |= kFence;
     submit({unanswered, fenced});

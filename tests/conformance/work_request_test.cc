@@ -1,5 +1,5 @@
-// Which work requests the verbs allow, and what a completion proves. Order, unsignaled work, fences, lengths, several
-// SGEs, immediates and limits.
+// Tests which work requests the verbs allow and what a completion proves: order, unsignaled work, fences, lengths,
+// several SGEs, immediates and limits.
 #include <algorithm>
 #include <array>
 
@@ -138,8 +138,8 @@ TEST_F(WorkRequests, UnsignaledOnesAreSignaledBeforeTheyFillTheSendQueue) {
         }
     }
     ASSERT_EQ(accepted, kWrites);
-    // The test signaled no request. The send queue has 64 places, so all but 64 of the writes needed a place that was
-    // freed by a signal of the worker's own.
+    // The test signaled no request, and the send queue has 64 places. To free places for more than 64 writes, the
+    // worker has to signal some requests itself.
     const std::uint64_t forced = runtime.worker_counters(0).forced_signals.value();
     EXPECT_GE(forced, (kWrites - 64) / 64);
     EXPECT_LE(forced, kWrites / 4) << "unsignaled work is hardly unsignaled any more";
@@ -391,7 +391,7 @@ TEST_F(WorkRequests, AWriteWithImmediateLeavesTheBufferOfItsReceiveUntouched) {
     constexpr std::size_t kAt = 16384;
     constexpr std::uint32_t kLength = 8192;
     const auto before = copy(remote);
-    // Bytes written: less and more than the length of the receive's buffer.
+    // The write has fewer or more bytes than the receive's buffer.
     for (const std::uint32_t written : {0u, 1u, 4096u, 9000u}) {
         submit(recv(1, kLength, kAt));
         WorkRequest with = rdma(Opcode::rdma_write_with_imm, 2, written);

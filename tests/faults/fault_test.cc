@@ -270,8 +270,7 @@ TEST_P(Faults, AQueuePairThatTheDeviceDoesNotDestroyGivesNoBufferBackUntilItDoes
     submit(on(a, recv(1, 64)));
     submit(on(a, recv(2, 64)));
     EXPECT_EQ(await_one().status, Status::post_refused);
-    // Each attempt to take the QP to ERR fails: the one before the destruction, and the one after the destruction has
-    // failed.
+    // Every attempt to move the QP to ERR fails, before the failed destruction and after it.
     device.inject({.kind = Kind::modify, .qp_num = a.qp_num(), .state = IBV_QPS_ERR, .count = 3, .error = ENOMEM});
     device.inject({.kind = Kind::destroy_qp, .qp_num = a.qp_num(), .error = EBUSY});
     try {

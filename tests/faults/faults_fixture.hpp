@@ -1,5 +1,5 @@
-// A whole runtime on a software device whose fault plan makes things fail. Each suite runs with the habits of each
-// provider.
+// A runtime on a software device whose fault plan makes things fail. Each suite runs once with each provider's habits
+// (SoftProfile).
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -87,7 +87,7 @@ protected:
         }
     }
 
-    /// Waits for something that the control thread does on its own account.
+    /// Waits for something that the control thread does without being asked.
     template <class Condition>
     void eventually(const char* what, Condition condition) {
         const auto deadline = std::chrono::steady_clock::now() + kPatience;

@@ -1,5 +1,5 @@
-// How long the runtime waits for a device, on a clock that the test moves. In some tests the device completes nothing
-// any more. In another test it is late to report that a queue pair takes no more receives.
+// Tests how long the runtime waits for a device, on a clock that the test moves. In some tests the device completes
+// nothing. In another test the device is late to report that a queue pair takes no more receives.
 #include <chrono>
 #include <cstdint>
 #include <future>
@@ -24,8 +24,8 @@ using namespace std::chrono_literals;
 constexpr std::chrono::milliseconds kLimit = 300ms;
 constexpr std::chrono::seconds kPatience{20};
 
-// Holds LAST_WQE_REACHED back for some looks. Records when it has reported the event, and when a queue pair with an SRQ
-// went to RESET.
+// Delays the event LAST_WQE_REACHED until the control thread has looked for events kLooks times. Records the order of
+// these events and of the moves of queue pairs with an SRQ to RESET.
 class LateDevice final : public SoftDevice {
 public:
     using SoftDevice::SoftDevice;
@@ -104,7 +104,7 @@ protected:
             test::give_way();
         }
     }
-    /// Returns after both the control thread and the worker have looked many times.
+    /// Returns after the control thread has slept many times and the worker has made many steps.
     void let_them_look() {
         const std::uint64_t looks = clock.looks();
         const std::uint64_t steps = runtime.worker_counters(0).steps.value();
@@ -163,8 +163,8 @@ TEST_F(HeldClockTest, ASilentDevicesQueuePairsShareTheTimeToDrainOfTheirRuntime)
     expect_given_its_time_once([this] { return runtime.stop(); });
 }
 
-// A message that is half received has taken a receive of the SRQ. A reset before LAST_WQE_REACHED would lose that
-// receive. The event of an earlier life says nothing about the present life.
+// A message that is half received has taken a receive of the SRQ. A reset before LAST_WQE_REACHED loses that receive. A
+// life lasts from one reset to the next, and each life needs its own event.
 TEST_F(HeldClockTest, EachLifeOfAQueuePairWaitsForItsOwnLastReceive) {
     SharedReceiveQueue srq = runtime.create_shared_receive_queue({.session = &session});
     connect_pair(&srq);

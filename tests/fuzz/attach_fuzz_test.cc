@@ -184,7 +184,7 @@ private:
         while ((error = wire::send_packet(socket_.get(), bytes, numbers)) == EAGAIN) {
             take_answers(10);
         }
-        // A client may pass descriptors only after it is attached, and the attachment may not be finished yet.
+        // A client may pass descriptors only after the server has attached it, which may not have happened yet.
         for (int i = 0; error == EPERM && i < 20; ++i) {
             take_answers(1);
             error = wire::send_packet(socket_.get(), bytes, numbers);

@@ -103,7 +103,8 @@ protected:
         return sge;
     }
 
-    // Returns random bytes. Some fields are then made meaningful, so that many requests pass the first check.
+    // Returns a request of random bytes, in which most fields are usually made meaningful, so that many requests pass
+    // the first check.
     WorkRequest any_request() {
         std::array<std::uint64_t, sizeof(WorkRequest) / 8> words;
         for (std::uint64_t& word : words) {
@@ -282,7 +283,7 @@ TEST_F(SubmitFuzz, RandomSlotsOfOneSessionDoNotHarmAnother) {
             // The other session's write succeeds, or it fails because the hostile session has broken the queue pair.
             if (world_.session().try_submit(SteppedWorld::write(1, *a_, *memory_->mr)) == Refusal::none) {
                 std::vector<Completion> mine;
-                // Half a second is the time of all retries to a peer QP, which the hostile session may have broken.
+                // All retries to a peer QP take half a second, and the hostile session may have broken the peer QP.
                 for (int i = 0; i < 10'000 && mine.empty(); ++i) {
                     world_.step();
                     world_.now += 100'000;

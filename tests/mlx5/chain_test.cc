@@ -1,5 +1,6 @@
-// Checks the worker's chains as the NIC reads them: each request is one WQE with its own addresses, the WQEs are in
-// order, and each WQE has its own completion. Chains with planted faults prove that the test notices differences.
+// Checks the chains (lists of requests that the worker posts by one call) as the NIC reads them: each request is one
+// WQE with its own addresses, the WQEs are in order, and each WQE has its own completion. Chains with planted faults
+// prove that the test notices differences.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>

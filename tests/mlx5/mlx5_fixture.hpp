@@ -24,7 +24,7 @@ class OnMlx5 : public Conformance {
 protected:
     using Model = test::Mlx5Model;
 
-    static constexpr std::uint8_t kVendor = 0x5a;  // vendor error of the errors that tests plan
+    static constexpr std::uint8_t kVendor = 0x5a;  // the vendor error of the faults that tests plan
 
     explicit OnMlx5(const Config& config = mlx5_config()) : Conformance(config) { Exercised::get().ignore(); }
 

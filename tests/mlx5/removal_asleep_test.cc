@@ -8,7 +8,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// The model of the HCA runs in its own thread, and not inside polls.
+/// In these tests the model of the HCA runs in its own thread. Otherwise it runs inside polls, and a sleeping worker
+/// does not poll.
 class RemovalAsleep : public Removal {
 protected:
     RemovalAsleep() : Removal(IdlePolicy::event) {}

@@ -32,7 +32,7 @@ struct Unplugged {
     std::string address;
 };
 
-/// A base class, so that `unplugged` exists before the runtime. The runtime's configuration names its device.
+/// A base class, so that `unplugged` exists before the runtime, whose configuration names the unplugged device.
 struct WithUnplugged {
     Unplugged unplugged;
 };
@@ -43,7 +43,7 @@ protected:
 
     explicit Removal(const IdleLadder& idle = test_config().workers[0].idle) : TwoDevices(unplugged.config(idle)) {}
 
-    /// The pace of the model that the environment sets for the whole suite.
+    /// Returns the model's pace that the environment sets for the suite.
     static const char* pace() {
         const char* set = std::getenv("MLX5_MODEL");
         return set != nullptr ? set : "poll";

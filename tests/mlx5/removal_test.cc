@@ -12,7 +12,8 @@
 #include "pollcore/attach_server.hpp"
 #include "removal_fixture.hpp"
 
-// The kernel has released the device, so it answers each destroy command with EIO. The libraries then free nothing.
+// After the removal the kernel answers each destroy command with EIO, and the libraries then free no memory. So these
+// leaks are expected.
 extern "C" const char* __lsan_default_suppressions() {
     return "leak:libmlx5\nleak:libibverbs\n";
 }
@@ -200,7 +201,7 @@ TEST_F(Removal, BetweenClosesIsNoErrorOfTheirs) {
     expect_others_go_on();
 }
 
-// A device at the pace "hand" flushes nothing, so the close waits until the removal.
+// At the pace "hand" the model flushes nothing by itself, so the close waits until the removal.
 TEST_F(Removal, InTheMiddleOfACloseEndsIt) {
     const std::uint64_t sends = runtime.worker_counters(0).sends.value();
     for (std::uint64_t tag = 0; tag < 10; ++tag) {

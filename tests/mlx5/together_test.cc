@@ -52,7 +52,7 @@ protected:
         }
     }
 
-    std::map<std::uint64_t, bool> outstanding;  // by tag: whether the request must complete
+    std::map<std::uint64_t, bool> outstanding;  // by tag: true if the request must complete
 };
 
 TEST_F(Together, LosesNoWork) {

@@ -1,5 +1,5 @@
-// Tests a wire that loses requests and answers and repeats requests, and a port that goes down. Each request is carried
-// out once, or completes with the error that nobody answers.
+// Tests a wire that loses requests, loses answers or repeats requests, and a port that goes down. Each request is
+// carried out once, or completes with retry_exc_err because no answer came.
 #include <atomic>
 #include <thread>
 

@@ -31,18 +31,20 @@ public:
     /// Most payload bytes that a CQE can hold, instead of the receiver's memory.
     [[nodiscard]] std::uint32_t scatter_max() const noexcept { return memory_.entry_size == 128 ? 64 : 32; }
 
-    /// Writes `cqe` to the queue; adds the owner bit, the solicited bit and, unless it reports an error, the time.
-    /// `payload` goes into the CQE if `bytes` is more than 0. A full CQ is lost: the entry is dropped and
-    /// IBV_EVENT_CQ_ERR raised.
+    /// Writes `cqe` to the queue and sets the owner bit and the solicited bit. Also sets the time, unless the CQE
+    /// reports an error. `payload` goes into the CQE if `bytes` is more than 0. If the CQ is full, drops the CQE, and
+    /// calls lose().
     void write(mlx5_cqe64 cqe, const void* payload, std::uint32_t bytes, bool solicited, std::uint64_t now_ns);
-    /// Puts the CQ into the state that an overrun causes.
+    /// Puts the CQ into the state that an overrun causes, and raises IBV_EVENT_CQ_ERR.
     void lose();
     [[nodiscard]] bool lost() const noexcept { return lost_; }
-    /// Puts an event into the channel if the CQ is armed and a CQE has come for which it is armed.
+    /// Puts an event into the channel if the CQ is armed, a CQE of the armed kind was written, and the moderation
+    /// permits an event now.
     void fire(std::uint64_t now_ns);
     void moderate(std::uint16_t count, std::uint16_t period_us) noexcept;
 
-    /// Numbers of events of the CQ that were read. forget_events() drops the unread events, before the CQ is destroyed.
+    /// Numbers of the CQ's events that the program has read. forget_events() drops the unread events. Call it before
+    /// the CQ is destroyed.
     struct Read {
         std::uint32_t completion_events = 0;
         std::uint32_t async_events = 0;

@@ -9,7 +9,8 @@
 extern "C" {
 #endif
 
-/* Sets what moves the NIC: "hand", "poll" or "thread". An existing CQ's polls stay hooked, or not, as they are. */
+/* Sets what runs the NIC: "hand", "poll" or "thread". "poll" has no effect on a CQ if all CQs of its context were made
+   at the pace "hand". */
 void mlx5_model_set_pace(const char* pace);
 /* Each queue pair carries out at most `most` sends. Returns how many sends ended. */
 int mlx5_model_step(int most);
@@ -28,7 +29,7 @@ void mlx5_model_on_the_wire(uint32_t requests_lost, uint32_t answers_lost, uint3
 void mlx5_model_lose_requests(uint32_t qpn, uint32_t count);
 void mlx5_model_lose_answers(uint32_t qpn, uint32_t count);
 void mlx5_model_repeat_requests(uint32_t qpn, uint32_t count);
-/* The next `after` sends, or receives, of a queue pair go on as usual; the one behind them ends with this syndrome:
+/* Lets `after` sends, or receives, of a queue pair go on as usual, and ends the one after them with this syndrome:
    MLX5_CQE_SYNDROME_... */
 void mlx5_model_fail_send(uint32_t qpn, uint32_t after, uint8_t syndrome, uint8_t vendor_syndrome);
 void mlx5_model_fail_receive(uint32_t qpn, uint32_t after, uint8_t syndrome, uint8_t vendor_syndrome);
@@ -51,8 +52,8 @@ void mlx5_model_watch(int on);
 /* Takes the oldest recorded WQEs, at most `most`; returns how many. */
 int mlx5_model_watched(struct mlx5_model_wqe* wqes, int most);
 
-/* Counts of a queue pair: changes of its doorbell record; how many of them also rang in the UAR; how many of them put
-   the whole WQE there. */
+/* Counts the changes of a queue pair's doorbell record. Of these changes, `rung` also rang in the UAR, and `blueflame`
+   put the whole WQE into the UAR. */
 void mlx5_model_doorbells(uint32_t qpn, uint64_t* records, uint64_t* rung, uint64_t* blueflame);
 
 #ifdef __cplusplus

@@ -29,8 +29,7 @@ const DeviceFacts* device_at(std::string_view path) {
 }  // namespace
 
 std::optional<dev_t> device_file(const char* path) {
-    // Nearly all paths end here, before any lookup, because a lookup may not yet be possible early in the life of a
-    // process.
+    // Nearly all paths return here, before any lookup. Early in the life of a process a lookup may not be possible yet.
     if (path == nullptr || std::strncmp(path, kDirectory.data(), kDirectory.size()) != 0) {
         return std::nullopt;
     }

@@ -7,14 +7,14 @@
 
 namespace mlx5_model {
 
-// Documentation/admin-guide/devices.txt of the kernel.
+// These numbers are from the kernel's Documentation/admin-guide/devices.txt.
 inline constexpr unsigned kUverbsMajor = 231;
 inline constexpr unsigned kMiscMajor = 10;
 inline constexpr unsigned kRdmaCmMinor = 58;
 
-/// The device number of the file at `path`, if it is one of the model's.
+/// Returns the device number of the file at `path`, or nullopt if the file is not the model's.
 std::optional<dev_t> device_file(const char* path);
-/// A new descriptor of the model's file at `path`, or -errno. nullopt if the path is not the model's.
+/// Returns a new descriptor of the model's file at `path`, or -errno. Returns nullopt if the file is not the model's.
 std::optional<int> open_device_file(const char* path);
 
 }  // namespace mlx5_model

@@ -74,7 +74,7 @@ TEST_F(Pace, OfPollsMovesTheNic) {
     Pair pair;
     ASSERT_EQ(pair.here.post(IBV_WR_RDMA_WRITE, 1, {pair.here.part(0, 8)}, to_memory(pair.there, 0)), 0);
     EXPECT_TRUE(End::poll(pair.here.send_cq));
-    // An extended queue's polls are hooked, too.
+    // Polls of an extended CQ run the NIC, too.
     ibv_cq_init_attr_ex attributes{};
     attributes.cqe = 10;
     ibv_cq_ex* const extended = ibv_create_cq_ex(pair.here.context.get(), &attributes);

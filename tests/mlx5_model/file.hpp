@@ -26,9 +26,9 @@ public:
 
 /// From now on, calls on `descriptor` go to `file`, until the descriptor is closed.
 void attach(int descriptor, std::shared_ptr<File> file);
-/// The file behind `descriptor`. Null if the descriptor is not the model's; this check takes no lock.
+/// Returns the file behind `descriptor`. Returns null, and takes no lock, if the descriptor is not the model's.
 std::shared_ptr<File> attached(int descriptor);
-/// Returns the file, as attached() does, and ends its connection with the descriptor. Returns null also in a child that
+/// Returns the file, as attached() does, and separates it from the descriptor. Also returns null in a child that
 /// inherited the descriptor by fork(2).
 std::shared_ptr<File> detach(int descriptor);
 

@@ -17,8 +17,8 @@ EventQueue::EventQueue() : descriptor_(::eventfd(0, EFD_CLOEXEC)) {
     }
 }
 
-// The descriptor is readable as long as there is a record to take, or after end(). make_readable() and
-// make_unreadable() are called with the lock held, so they never block.
+// The descriptor is readable as long as there is a record to take, and always after end(). The lock must be held, so
+// that these functions never block: the eventfd's count changes only between 0 and 1.
 void EventQueue::make_readable() {
     const std::uint64_t one = 1;
     (void)libc::write(descriptor_, &one, sizeof one);

@@ -14,8 +14,8 @@
 
 namespace mlx5_model {
 
-/// Number of records about one object that were read. The kernel reports this number when the object is destroyed. The
-/// libraries then wait until the program has acknowledged this many records.
+/// Counts the records about one object that the program has read. The kernel reports this number when the object is
+/// destroyed. The libraries then wait until the program has acknowledged this many records.
 using Reported = std::shared_ptr<std::atomic<std::uint32_t>>;
 inline Reported none_reported() {
     return std::make_shared<std::atomic<std::uint32_t>>(0);
@@ -48,7 +48,8 @@ public:
 
     /// Reads one record, cut to `size`.
     long read(void* to, std::size_t size) override;
-    /// Afterwards objects may still hold the queue, although another file may get the descriptor's number.
+    /// From now on the queue leaves the descriptor alone, because another file may get its number while objects still
+    /// hold the queue.
     void closed() override;
 
 private:

@@ -191,7 +191,7 @@ int Fabric::serve(std::uint32_t number, int most) {
 void Fabric::set_pace(Pace pace) {
     const std::lock_guard guard(thread_lock_);
     {
-        // The lock waits for a step at the old pace to end.
+        // Taking the lock waits until a step at the old pace has ended.
         const std::lock_guard still(lock);
         pace_ = pace;
     }

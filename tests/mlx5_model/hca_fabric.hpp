@@ -79,7 +79,7 @@ enum class Pace : std::uint8_t {
     by_thread  ///< a thread of the fabric
 };
 
-/// `name` is "hand", "poll" or "thread". Aborts if it is another.
+/// `name` is "hand", "poll" or "thread". Aborts on any other name.
 Pace pace_of(std::string_view name);
 
 /// All devices of this process. Every access to them requires `lock`.
@@ -110,7 +110,7 @@ public:
     int serve(std::uint32_t qpn, int most);
 
     [[nodiscard]] Pace pace() const noexcept { return pace_.load(std::memory_order_relaxed); }
-    /// MLX5_MODEL=hand, poll or thread in the environment sets the initial pace; by_polls if it is not set.
+    /// MLX5_MODEL=hand, poll or thread in the environment sets the initial pace. Without MLX5_MODEL it is by_polls.
     void set_pace(Pace pace);
     /// Call after a file was opened, without the lock. Starts the thread if the pace is by_thread.
     void opened();

@@ -11,7 +11,7 @@ namespace mlx5_model {
 /// What happens to a request on the wire.
 enum class Fate : std::uint8_t { arrives, is_lost, answer_is_lost, arrives_twice };
 
-/// Number of requests in 1024 that meet each fault.
+/// The number of requests in 1024 that each fault hits.
 struct WireFaults {
     std::uint32_t requests_lost = 0;
     std::uint32_t answers_lost = 0;
@@ -30,10 +30,10 @@ public:
     /// Sets the rates of random faults, until the next call. MLX5_MODEL_LOSS=requests,answers,repeated[,seed] in the
     /// environment sets the initial rates.
     void on_the_wire(const WireFaults& faults);
-    /// The next `count` requests of a queue pair meet `fate`; after these requests random faults start again. Replaces
-    /// an earlier plan for the queue pair.
+    /// Plans `fate` for the next `count` requests of a queue pair. After these requests, random faults start again.
+    /// Replaces an earlier plan for the queue pair.
     void meet(std::uint32_t qpn, Fate fate, std::uint32_t count);
-    /// The next `after` sends, or receives, of a queue pair go on as usual; the next one ends with this error.
+    /// Lets `after` sends, or receives, of a queue pair go on as usual, and ends the one after them with this error.
     void fail_send(std::uint32_t qpn, std::uint32_t after, PlannedError error);
     void fail_receive(std::uint32_t qpn, std::uint32_t after, PlannedError error);
 
@@ -44,7 +44,7 @@ public:
     [[nodiscard]] std::optional<PlannedError> next_receive_error(std::uint32_t qpn) {
         return next(receive_errors_, qpn);
     }
-    /// Drops all plans for a queue pair: its number may be used again.
+    /// Drops all plans for a queue pair, because another queue pair may get its number.
     void forget(std::uint32_t qpn);
 
 private:

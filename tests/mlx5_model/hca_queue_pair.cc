@@ -194,7 +194,7 @@ void QueuePair::error_cqe(CompletionQueue& cq, bool of_send, std::uint8_t syndro
                           std::uint16_t counter, std::uint8_t opcode, std::uint64_t now_ns) {
     mlx5_cqe64 cqe{};
     auto& error = reinterpret_cast<mlx5_err_cqe&>(cqe);
-    // The verbs leave all other fields of a failed completion undefined, and no program may read them.
+    // The verbs leave all other fields of a failed completion undefined. Garbage exposes a program that reads them.
     std::fill(std::begin(error.rsvd0), std::end(error.rsvd0), std::uint8_t{0xa5});
     error.srqn = htobe32(facts_.user_index);
     error.vendor_err_synd = vendor_syndrome;

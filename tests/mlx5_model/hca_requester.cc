@@ -137,8 +137,8 @@ QueuePair::Outcome QueuePair::ask(const SendWqe& wqe, const Pieces& local, std::
         if (fate == Fate::arrives_twice) {
             to->answer(request, now_ns);
         }
-        // A refusal is never lost: the responder is in error afterwards and does not answer again, so a requester that
-        // missed the refusal would believe that its peer is gone.
+        // A refusal is never lost. After a refusal the responder is in error and does not answer again, so the
+        // requester could not learn the reason.
         if (fate == Fate::answer_is_lost && answer.kind == Answer::Kind::acknowledged) {
             answer = {};
         }

@@ -243,8 +243,8 @@ void* QueuePair::reach(const Request& request, std::uint64_t length, int access)
                                    facts_.number);
 }
 
-// An operation that the queue pair does not permit is an invalid request; a key that does not permit it is an access
-// error (9.7.4.1).
+// If the queue pair does not permit the operation, the request is invalid. If the key does not permit the operation,
+// the error is an access error (9.7.4.1).
 Answer QueuePair::answer_write(const Request& request, std::uint64_t now_ns) {
     const bool takes_receive = request.wqe.opcode == MLX5_OPCODE_RDMA_WRITE_IMM;
     if ((attributes_.qp_access_flags & IBV_ACCESS_REMOTE_WRITE) == 0) {

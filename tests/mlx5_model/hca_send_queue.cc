@@ -283,8 +283,8 @@ void SendQueue::read(std::uint16_t posted) {
             wqe.length());
 }
 
-// A doorbell writes the first 8 bytes of the last WQE; with BlueFlame, the whole WQE. libmlx5 alternates between two
-// places of a page, so only the last two doorbells of all queue pairs on a page can be seen.
+// A doorbell writes the first 8 bytes of the last WQE. With BlueFlame, it writes the whole WQE. libmlx5 alternates
+// between two places of a page, so a page holds only the last two doorbells of all its queue pairs.
 void SendQueue::look_for_doorbell(std::uint16_t posted) {
     if (memory_.uar == nullptr) {
         return;

@@ -48,7 +48,7 @@ struct SendQueueMemory {
     const std::uint8_t* wqes = nullptr;
     std::uint32_t block_count = 0;
     const volatile std::uint32_t* doorbell = nullptr;
-    /// the page where doorbells ring; null: the model does not look at doorbells
+    /// the page where doorbells ring; if null, the model does not look at doorbells
     const volatile std::uint8_t* uar = nullptr;
 };
 

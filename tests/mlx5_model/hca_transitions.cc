@@ -32,7 +32,7 @@ constexpr int kInitUd = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
 constexpr int kPath = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
 constexpr int kAlternate = IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS;
 constexpr int kMoving = kAlternate | IBV_QP_PATH_MIG_STATE;
-// The hardware may have left RTS on its own, so the caller may name the state that it assumes.
+// The hardware can leave RTS by itself, so the caller may name the state that it assumes (IBV_QP_CUR_STATE).
 constexpr int kToRts = IBV_QP_CUR_STATE | kMoving;
 constexpr int kToRtsUd = IBV_QP_CUR_STATE | IBV_QP_QKEY;
 constexpr int kRetries = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;

@@ -1,4 +1,4 @@
-// The changes of a queue pair that the kernel permits, as in its ib_modify_qp_is_ok().
+// The state changes of a queue pair that the kernel's ib_modify_qp_is_ok() permits.
 #pragma once
 
 #include <infiniband/verbs.h>

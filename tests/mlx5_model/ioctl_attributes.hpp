@@ -9,8 +9,8 @@
 
 namespace mlx5_model {
 
-/// A value from a command, or nothing. Like std::optional, which cannot hold some of the kernel's structures, because
-/// they end with an array without length.
+/// A value from a command, or nothing. std::optional cannot hold some of the kernel's structures, because they end with
+/// an array without length.
 template <class Value>
 struct Given {
     bool there = false;
@@ -45,7 +45,7 @@ public:
         if (attribute == nullptr || attribute->len < least) {
             return given;
         }
-        // A value that fits into the attribute is stored in it. For a longer value the attribute holds a pointer.
+        // The attribute holds a short value itself, and a pointer to a longer value.
         const void* from = attribute->len <= sizeof attribute->data ? &attribute->data
                                                                     : reinterpret_cast<const void*>(attribute->data);
         std::memcpy(&given.value, from, std::min<std::size_t>(attribute->len, sizeof given.value));

@@ -19,7 +19,7 @@ struct BindRequest {
     bool only_if_free = false;  ///< for a window of type 2: refuse the bind while the window is bound
     bool only_of_qp = false;    ///< for an invalidation: refuse it unless the window is bound to this queue pair
     std::uint32_t new_key = 0;  ///< only its low 8 bits count
-    std::uint32_t qpn = 0;      ///< 0xffffff: any queue pair
+    std::uint32_t qpn = 0;      ///< 0xffffff means any queue pair
     int access = 0;
     std::uint64_t start = 0;  ///< the remote address of the window's first byte
     std::uint64_t length = 0;
@@ -41,14 +41,15 @@ public:
     std::optional<std::uint32_t> add_region(const UverbsFile* file, std::uint32_t pd, std::uint64_t start,
                                             std::uint64_t length, std::uint64_t iova, int access);
     std::optional<std::uint32_t> add_window(const UverbsFile* file, std::uint32_t pd, int type);
-    /// Removes the key with this index. Returns 0, EINVAL, or EBUSY while a window is bound to the region.
+    /// Removes the key with this index. Returns 0, EINVAL if there is no such key, or EBUSY while a window is bound to
+    /// the region.
     int remove(const UverbsFile* file, std::uint32_t index, bool window);
     /// Removes all keys that belong to `file`.
     void remove_all(const UverbsFile* file);
     [[nodiscard]] bool uses(std::uint32_t pd) const;
 
-    /// Returns the address in this process of `length` bytes at `address`. Returns null if the key gives a queue pair
-    /// with this PD and number no access to these bytes.
+    /// Returns the address in this process of `length` bytes at `address`. Returns null if the key does not let a queue
+    /// pair of this PD and number access these bytes.
     [[nodiscard]] void* local(std::uint32_t key, std::uint64_t address, std::uint64_t length, std::uint32_t pd,
                               int access) const;
     [[nodiscard]] void* remote(std::uint32_t key, std::uint64_t address, std::uint64_t length, std::uint32_t pd,

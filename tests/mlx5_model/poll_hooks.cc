@@ -37,7 +37,8 @@ int poll(ibv_cq* cq, int count, ibv_wc* completions) {
     return poll_of_library.load(std::memory_order_relaxed)(cq, count, completions);
 }
 
-// libmlx5 has several variants of start_poll. A CQ uses one of them, so each variant has its own hook.
+// libmlx5 has several variants of start_poll, and each CQ uses one. Each variant has its own hook, so that the hook
+// knows which variant to call.
 template <std::size_t Index>
 int start(ibv_cq_ex* cq, ibv_poll_cq_attr* attributes) {
     move();

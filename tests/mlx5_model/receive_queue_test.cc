@@ -139,7 +139,7 @@ TEST_F(RingReceivesDeathTest, SegmentsOfNoUseAreRefused) {
     EXPECT_DEATH(take_one(), "receive 0 ends with a segment of 5 bytes");
 }
 
-// ---- Shared ----
+// ---- Shared receive queues ----
 
 constexpr std::uint32_t kShared = 3;  // libmlx5 leaves one of the 4 places free
 constexpr std::uint32_t kSges = 2;

@@ -32,7 +32,7 @@ constexpr std::string_view kCounters[] = {"rnr_nak_retry_err", "out_of_buffer"};
 constexpr std::string_view kPrefix = "mlx5-model-";
 
 // SYSFS_PATH is set at once, because libibverbs reads it early. The directory is made when a library looks for devices.
-// The process removes it at its end; a forked child that has not called exec does not.
+// The process removes the directory when it exits; a forked child that has not called exec does not.
 class Tree {
 public:
     Tree();
@@ -106,7 +106,7 @@ void Tree::make() {
         write(ib / "node_guid", guid);
         write(ib / "sys_image_guid", guid);
         write(ib / "fw_ver", "20.99.1000");
-        // This file chooses the provider: ConnectX-6.
+        // libibverbs chooses the provider by this file. These numbers are those of a ConnectX-6.
         write(ib / "device/modalias", "pci:v000015B3d0000101Bsv000015B3sd00000008bc02sc00i00");
         write(ib / "device/numa_node", "-1");
         const fs::path port = ib / "ports/1";

@@ -8,7 +8,7 @@ namespace mlx5_model {
 
 struct DeviceFacts;
 
-/// Called when a library begins to look for devices.
+/// Makes the tree. Called when a library begins to look for devices.
 void make_sysfs();
 /// Sets one of the port's hardware counters.
 void set_counter(const DeviceFacts& device, std::string_view name, std::uint64_t value);

@@ -6,7 +6,7 @@
 
 int main(int count, char** arguments) {
     testing::InitGoogleTest(&count, arguments);
-    // The model reads it when a library first looks for devices. Tests remove the third and the last device.
+    // The model reads this number when a library first looks for devices. Tests remove the third and the last device.
     ::setenv("MLX5_MODEL_DEVICES", "4", 1);
     ::setenv("MLX5_MODEL", "hand", 1);
     ::unsetenv("MLX5_MODEL_LOSS");

@@ -8,8 +8,8 @@ namespace mlx5_model {
 
 /// A new descriptor for librdmacm, or -errno.
 int open_rdma_cm();
-/// Removes the device: each identifier bound to the device gets RDMA_CM_EVENT_DEVICE_REMOVAL, and no identifier can
-/// bind to the device any more.
+/// Removes the device: each identifier bound to the device gets RDMA_CM_EVENT_DEVICE_REMOVAL. From then on no
+/// identifier can bind to the device.
 void remove_from_rdma_cm(const DeviceFacts& device);
 
 }  // namespace mlx5_model

@@ -35,7 +35,7 @@ public:
     [[nodiscard]] CmAddress at(const CmAddress& host) const;
     /// Returns the device's address in the given family; for IPv6, its IPv4-mapped address.
     static CmAddress of(const DeviceFacts& device, sa_family_t family);
-    /// Returns the device with this address, also if the device was removed; null if there is none.
+    /// Returns the device with this address, even if the device was removed. Returns null if there is no such device.
     [[nodiscard]] const DeviceFacts* device() const;
 
 private:

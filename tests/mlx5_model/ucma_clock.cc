@@ -50,7 +50,7 @@ void later(std::chrono::milliseconds delay, std::function<void()> action) {
     const std::lock_guard guard(all.lock);
     all.actions.emplace(Clock::now() + delay, std::move(action));
     if (all.of_process != ::getpid()) {
-        // Signals are for the program's own threads.
+        // The new thread blocks all signals: the program's own threads must handle them.
         sigset_t every;
         sigset_t before;
         ::sigfillset(&every);

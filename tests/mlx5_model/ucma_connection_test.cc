@@ -437,7 +437,7 @@ TEST_F(RdmaCm, ADatagramServiceSaysNoOrGoes) {
     client.expect(RDMA_CM_EVENT_UNREACHABLE, 2);
 }
 
-// ---- Removal ----
+// ---- Removal of a device ----
 
 // No other test uses the third device.
 TEST_F(RdmaCm, ARemovedDeviceIsToldToAllThatIsBoundToIt) {

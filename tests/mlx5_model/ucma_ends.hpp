@@ -1,5 +1,5 @@
 // Two descriptors of rdma_cm between which tests connect. The tests write the commands themselves, because librdmacm
-// sends no wrong commands. They need three devices (MLX5_MODEL_DEVICES=3), and remove the third.
+// sends no wrong commands. The tests need three devices (MLX5_MODEL_DEVICES=3), and remove the third.
 #pragma once
 
 #include <fcntl.h>
@@ -250,7 +250,7 @@ public:
     int get_event(kernel::rdma_ucm_event_resp& out, std::size_t room = sizeof(kernel::rdma_ucm_event_resp)) const {
         return command(kernel::RDMA_USER_CM_CMD_GET_EVENT, kernel::rdma_ucm_get_event{address_of(&out)}, room);
     }
-    /// Reads the next event, and expects that it is this event.
+    /// Reads the next event, and expects that it has this number and this status.
     kernel::rdma_ucm_event_resp expect(std::uint32_t event, std::uint32_t status = 0) const {
         kernel::rdma_ucm_event_resp out{};
         if (!readable(kPatienceMs)) {

@@ -53,7 +53,7 @@ long CmEvents::wait() const {
     return ::poll(&one, 1, -1) < 0 ? -errno : 0;
 }
 
-// Never blocks: the eventfd's count is 1.
+// Never blocks, because the eventfd's count is 1.
 void CmEvents::drained() {
     std::uint64_t count = 0;
     (void)libc::read(descriptor_, &count, sizeof count);

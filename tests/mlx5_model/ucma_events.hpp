@@ -1,4 +1,4 @@
-// The events of one descriptor of rdma_cm that nobody has read yet.
+// The unread events of one descriptor of rdma_cm.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ constexpr std::uint32_t number_of(CmTold told) {
 }
 
 struct CmEvent {
-    /// the identifier whose `reported` counts the event; for a connection request: the listener
+    /// the identifier whose `reported` counts the event; a connection request counts for the listener
     CmId* about = nullptr;
     CmId* request = nullptr;  ///< the identifier that was made for a connection request
     rdma_ucm_event_resp answer{};

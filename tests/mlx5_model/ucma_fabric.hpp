@@ -117,7 +117,7 @@ public:
     long disconnect(CmId& id);
     long notify(CmId& id, std::uint32_t event);
     long set_option(CmId& id, std::uint32_t name, std::span<const std::uint8_t> value);
-    /// The attributes that move a queue pair to this state.
+    /// Fills `out` with the attributes that move a queue pair to this state.
     long qp_attributes(CmId& id, std::uint32_t state, ib_uverbs_qp_attr& out);
 
 private:

@@ -306,7 +306,7 @@ long CmFabric::ready(CmId& id) {
         return -EINVAL;
     }
     id.talk = Talk::established;
-    // A peer in another state has learned it earlier, by rdma_notify().
+    // A peer in another state already knows from rdma_notify() that the connection is established.
     if (CmId* const to = id.peer; to != nullptr && to->talk == Talk::replied) {
         to->talk = Talk::established;
         tell(*to, CmTold::established);

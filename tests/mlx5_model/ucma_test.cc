@@ -212,7 +212,7 @@ TEST_F(RdmaCm, OptionsHaveTheirSizesAndTimes) {
     EXPECT_EQ(client.set_option(id, RDMA_OPTION_ID_AFONLY, int{1}), EINVAL);
 }
 
-// ---- To a route ----
+// ---- Resolving ----
 
 TEST_F(RdmaCm, ResolvingLeadsToTheDeviceAndKeepsThePort) {
     const std::uint32_t id = client.id();

@@ -19,8 +19,8 @@
 
 namespace mlx5_model {
 
-/// Answers as Linux 6.1 does, but knows only the old commands. Every later method gets EPROTONOSUPPORT, so the
-/// libraries fall back to UVERBS_METHOD_INVOKE_WRITE.
+/// Answers as Linux 6.1 does, but knows only the old commands (those of write(2)), and the methods of UARs. Every other
+/// method gets EPROTONOSUPPORT, so the libraries send the old command through UVERBS_METHOD_INVOKE_WRITE.
 class UverbsFile final : public File {
 public:
     /// Returns a new descriptor, or -errno.
@@ -35,7 +35,8 @@ public:
     void raise(ibv_event_type type, std::uint64_t element, const Reported& reported);
     void forget(const Reported& reported);
     void raise_srq_limit(const SharedReceiveQueue& srq);
-    /// Drops the unread events of the channels. Unread asynchronous events stay.
+    /// Drops the unread events of the channels; unread asynchronous events can still be read. All later reads of event
+    /// queues fail with EIO.
     void end_events();
 
 private:

@@ -53,7 +53,7 @@ inline Context open_device(std::string_view name) {
     return context;
 }
 
-/// Takes and acknowledges the next event. nullopt if there is none; errno says why.
+/// Takes and acknowledges the next event. Returns nullopt if there is none; errno says why.
 inline std::optional<ibv_async_event> next_event(ibv_context* context) {
     ibv_async_event event{};
     if (ibv_get_async_event(context, &event) != 0) {
@@ -62,7 +62,7 @@ inline std::optional<ibv_async_event> next_event(ibv_context* context) {
     ibv_ack_async_event(&event);
     return event;
 }
-/// -1 if there is no event.
+/// Returns -1 if there is no event.
 inline int next_event_type(ibv_context* context) {
     const auto event = next_event(context);
     return event ? static_cast<int>(event->event_type) : -1;

@@ -154,7 +154,7 @@ TEST(LostQueues, OneMayBeLostOnPurpose) {
     EXPECT_EQ(next_event_type(pair.there.context.get()), -1);
 }
 
-// ---- Of queue pairs and shared receive queues ----
+// ---- Events of queue pairs and shared receive queues ----
 
 TEST(AsyncEvents, CommunicationIsToldToWhoIsNotReadyToSend) {
     End here;
@@ -225,7 +225,7 @@ TEST(AsyncEvents, OfWhichSomeWereReadHoldNothingBackOnceTheyAreAcknowledged) {
     pair.there.send_cq.reset();
 }
 
-// ---- Of devices ----
+// ---- Events of devices ----
 
 TEST(AsyncEvents, APortGoesDownAndComesBack) {
     Path path;

@@ -139,7 +139,7 @@ TEST(Transfer, NothingIsAMessageToo) {
     EXPECT_EQ(pair.here.sent().status, IBV_WC_SUCCESS) << "a key is not looked at for no bytes";
 }
 
-// The CQE carries small payload. libmlx5 copies the payload to memory when the CQE is polled.
+// The CQE holds small payload. libmlx5 copies the payload to memory when the CQE is polled.
 TEST(Transfer, SmallPayloadComesByTheCqeWhereTheQueuePairHasThat) {
     for (const bool in_cqe : {true, false}) {
         for (const std::uint32_t length : {1u, 32u, 33u}) {
@@ -355,7 +355,7 @@ TEST(Transfer, AnExtendedPollReadsEachField) {
     ibv_end_poll(cq);
 }
 
-// ---- Unreliable ----
+// ---- Unreliable connections and datagrams ----
 
 TEST(Transfer, UnreliableConnectionsSendAndWrite) {
     Options options;

@@ -444,8 +444,8 @@ TEST_F(RdmaCmTest, AnAddressThatNobodyHasFails) {
     EXPECT_THROW((void)client_.connector().connect("nonsense", {}, {}, {}), Error);
 }
 
-/// While this object lives, `netdev` answers no ARP request. The constructor deletes `address` from the neighbours of
-/// `other`.
+/// While this object lives, `netdev` answers no ARP request. The constructor deletes `address` from the neighbour table
+/// of the interface `other`.
 class Silence {
 public:
     Silence(const std::string& netdev, const std::string& address, const std::string& other) : netdev_(netdev) {
@@ -461,8 +461,8 @@ private:
     std::string netdev_;
 };
 
-/// A QP that counts how often it was moved to RTR. If the kernel does not know the peer's hardware address, it looks
-/// for the address in the call that moves the QP to RTR, and blocks.
+/// A QP that counts how often it was moved to RTR. If the kernel does not know the peer's hardware address, the call
+/// that moves the QP to RTR blocks until the address is found.
 ConnectingQp counted(Peer& peer, ibv_qp* qp, int& moves) {
     return {qp->qp_num, false, [&peer, qp, &moves](ibv_qp_attr& attr, int mask) {
                 moves += (mask & IBV_QP_STATE) != 0 && attr.qp_state == IBV_QPS_RTR;
@@ -484,7 +484,7 @@ TEST_F(RdmaCmTest, ACallerWhoseAddressIsNotFoundAnyMoreIsNotWaitedForInACall) {
         EXPECT_NE(failed.error, 0);
     }
     EXPECT_EQ(moves, 0);
-    client_.connector().forget(id);  // no rejection reached it
+    client_.connector().forget(id);  // no rejection has reached this end
     establish();
     exchange();
 }
@@ -503,7 +503,7 @@ TEST_F(RdmaCmTest, AListenerWhoseAddressIsNotFoundAnyMoreIsNotWaitedForInACall) 
         EXPECT_NE(failed.error, 0);
     }
     EXPECT_EQ(moves, 0);
-    server_.connector().forget(asked);  // no rejection reached it
+    server_.connector().forget(asked);  // no rejection has reached this end
     establish();
     exchange();
 }

@@ -122,8 +122,8 @@ private:
     std::vector<UniqueQp> qps_;
 };
 
-/// Waits for the next event of `peer`, and also takes the events of `others`. Waits only for fd(), so it does not
-/// notice an event that leaves fd() unreadable.
+/// Waits for the next event of `peer`, and also takes the events of `others`. Looks for events only when fd() is
+/// readable, as a program does, so a connector that leaves fd() unreadable fails the test.
 template <class... Others>
 ConnectEvent next(Peer& peer, Others&... others) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);

@@ -1,5 +1,5 @@
-// Which lines of memory move between CPUs. Between one worker with its applications and another worker, no line moves.
-// Between a worker and its application, only the lines of the rings move.
+// Checks which lines of memory move between CPUs. A worker and its application must not write a line that another
+// worker or its application accesses. Between a worker and its application, nearly all moving lines are ring lines.
 #include <algorithm>
 #include <cstdint>
 #include <string>

@@ -101,8 +101,8 @@ void run(const TwoWorkers& load) {
         applications.push_back(
             std::make_unique<Application>(runtime, "w" + std::to_string(i), "net" + std::to_string(i % load.devices)));
     }
-    // The two applications add their pairs in turn. If the allocator allows it, objects of both applications then lie
-    // beside each other.
+    // The two applications add their pairs in turn, so that the allocator may put objects of both applications beside
+    // each other.
     for (std::uint32_t i = 0; i < kPairs; ++i) {
         for (const auto& application : applications) {
             application->add_pair();

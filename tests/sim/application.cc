@@ -68,7 +68,7 @@ void Application::run() {
     ended_ = true;
 }
 
-// Sleeps until a completion comes, if the session has completion events.
+// Sleeps until the session has news, at most for `most_ns`. Does not sleep if the session cannot be armed.
 void Application::rest(std::uint64_t most_ns) {
     if (news_) {
         if (world_.scheduler.steps() >= no_poll_until_) {
@@ -132,8 +132,8 @@ void Application::send_some(Use& use) {
     }
 }
 
-// The session only counts retired requests. All earlier completions must be taken before it is known which requests
-// they are.
+// The session only counts retired requests. To learn which requests retired, the application must first take all
+// earlier completions.
 void Application::poll_all_and_retire() {
     std::vector<std::uint32_t> counts;
     for (const Use& use : uses_) {
@@ -148,7 +148,7 @@ void Application::poll_all_and_retire() {
             continue;
         }
         const auto more =
-            static_cast<std::int32_t>(counts[i] - use.retired);  // negative: completions have retired later requests
+            static_cast<std::int32_t>(counts[i] - use.retired);  // negative if completions have retired later requests
         if (more > 0) {
             (void)world_.model.retired(*end, use.lane, static_cast<std::uint32_t>(more),
                                        [&](const Request& request) { give_back(use, *end, request); });
@@ -181,12 +181,13 @@ std::size_t Application::poll_as(std::size_t most) {
     return n;
 }
 
-// The completions of a queue come in the order in which the device wrote them.
+// Checks that the device times never go back, because the completions of a queue come in the order in which the device
+// wrote them.
 void Application::check_time(const WideCompletion& completion) {
     const std::uint64_t time = completion.device_time;
     const bool timed = device_time_ && completion.ok();
-    // A request whose signal was coalesced has the time of the later request that carries the signal. If that request
-    // has failed, there is no time, and no later request of the queue succeeds with a time.
+    // If the signal of a request was coalesced with that of a later request, the request has the later one's time. If
+    // the later request has failed, there is no time, and no further request of the queue succeeds with a time.
     const bool may_lack_it =
         !completion.from_recv_queue() && std::any_of(uses_.begin(), uses_.end(), [&](const Use& use) {
             return use.channel->coalesces && use.channel->index == completion.tag >> kChannelShift;
@@ -253,7 +254,8 @@ void Application::take(const Completion& completion, const CompletionExtension& 
             }
         }
     }
-    // The buffer is ours again. After a failure it is not used again, so that a later write to it is noticed.
+    // The application owns the buffer again. After a failure it does not reuse the buffer, so that it notices a later
+    // write to the buffer.
     if (!completion.ok() && (receive || request.opcode == Opcode::rdma_read)) {
         return watch(request);
     }

@@ -54,11 +54,11 @@ public:
     [[nodiscard]] bool ended() const noexcept { return ended_; }
     [[nodiscard]] bool uses(const Channel& channel) const noexcept;
     [[nodiscard]] SharedReceives* shared() const noexcept { return shared_; }
-    /// True if no send is in flight that must still complete. Ignores unsignaled sends, unless they fill the send
-    /// queue. Ignores all sends of an end that has one of the excuses `but_with`, or whose peer may lack receives or
-    /// may have been kept by the provider.
+    /// Returns false while a send in flight must still complete. Ignores unsignaled sends, unless they fill the send
+    /// queue. Ignores all sends of an end that has one of the excuses `but_with`. Also ignores them if the end's peer
+    /// may lack receives, or if the provider may keep the peer (kKept).
     [[nodiscard]] bool sends_rest(std::uint32_t but_with) const noexcept;
-    /// Compares the session's figures with the counts kept here. Throws Violation if they differ.
+    /// Compares the session's figures with the application's own counts. Throws Violation if they differ.
     void check_figures();
     /// Throws if somebody has written to a buffer after its request had failed.
     void check_given_back() const;
@@ -130,7 +130,7 @@ private:
     std::uint32_t completion_slots_;
     bool wide_;
     bool device_time_;
-    /// by queue pair and queue; true: the receive queue
+    /// by queue pair and queue; true means the receive queue
     std::map<std::pair<QpHandle, bool>, std::uint64_t> newest_times_;
     std::set<QpHandle> lack_time_;  ///< queue pairs where a request succeeded without a device time
     bool news_ = false;             ///< the session may have signaled a completed or retired request

@@ -17,8 +17,8 @@ std::uint32_t Application::receives_wanted(std::uint32_t depth, std::uint32_t pe
     return std::clamp(depth * per_cent / 100, 1u, std::max(fair, 1u));
 }
 
-// Called before the application sleeps without a limit. If all receives are posted, nobody waits for the application,
-// except for events that wake it.
+// Posts the missing receives, and returns true if all are posted then. Called before the application sleeps without a
+// limit, because a peer may wait for its receives.
 bool Application::keeps_all_receives() {
     keep_shared_receives();
     if (shared_ != nullptr && shared_->state->receives.size() < receives_wanted(shared_->depth, 100)) {

@@ -144,9 +144,9 @@ std::uint64_t Application::tag_of(const Channel& channel) const noexcept {
            (next_sequence_ & kSequenceMask);
 }
 
-// Binds the channel's window to the memory that its peer writes to, or ends the access through the window's rkey: an
-// invalidation ends it for a type 2 window, a new bind for a type 1 window. Does nothing while a request uses the
-// window.
+// Binds the channel's window to the memory that the peer writes to, or ends the access through the window's rkey. An
+// invalidation ends the access for a type 2 window, and a new bind does so for a type 1 window. Does nothing while a
+// request uses the window.
 bool Application::change_window(Use& use, std::uint32_t slot) {
     Channel& channel = *use.channel;
     if (!channel.ready || channel.window_busy || channel.window_in_doubt == channel.end ||

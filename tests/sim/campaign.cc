@@ -70,7 +70,7 @@ void set(char* to, std::size_t size, const std::string& text) {
     to[n] = 0;
 }
 
-/// False when an invariant was broken; the report then names it.
+/// Returns false if an invariant was broken. The report then names the invariant.
 bool run_history(const HistoryOptions& options, Report& report) {
     report.seed = options.seed;
     static bool first = true;  // the first history makes things that are kept, such as tables of names
@@ -150,7 +150,7 @@ pid_t in_child(Body&& body) {
     return child;
 }
 
-/// Records how a process ended that did not report its own end.
+/// Records how a process ended if it ended with an error but reported no broken invariant.
 void note_end(int status, Report& report) {
     if (report.invariant[0] != 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) {
         return;
@@ -182,7 +182,7 @@ void try_history(const HistoryOptions& options, Report& report) {
     note_end(status, report);
 }
 
-/// Returns the shortest history with the fewest troubles that still breaks the same invariant.
+/// Takes away troubles and steps, one after the other, as long as the history still breaks the same invariant.
 HistoryOptions shrink(HistoryOptions options, Report& report) {
     try_history(options, report);
     const std::string invariant = report.invariant;
@@ -284,8 +284,8 @@ int run_campaign(const Campaign& campaign) {
     for (std::uint32_t job = 0; job < campaign.jobs; ++job) {
         reports.push_back(std::make_unique<SharedReport>());
     }
-    // Some troubles meet some states only once in ten thousand histories. A complete campaign runs longer to see them
-    // all.
+    // Some troubles meet some states only once in ten thousand histories. A complete campaign runs longer, until every
+    // trouble has met every state that can_meet() allows.
     constexpr std::uint64_t kPatience = 8;
     const auto wanted = [&](std::uint64_t i) {
         return i < campaign.seeds ||
@@ -428,7 +428,7 @@ int print_history(HistoryOptions options) {
         fmt::print("\n{}\n", report->text);
     }
     std::fflush(nullptr);
-    // A failed history cannot be taken down, so no destructors run.
+    // A failed history cannot be destroyed, so no destructors run.
     _exit(held ? 0 : 1);
 }
 

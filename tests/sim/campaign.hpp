@@ -31,7 +31,7 @@ struct Campaign {
 /// Returns the exit code: 0 when all invariants held; 1 when one did not, after printing the shrunk history.
 [[nodiscard]] int run_campaign(const Campaign& campaign);
 
-/// Prints a line for each history. Every process prints the same lines.
+/// Prints the seed, the trace's digest and the number of steps of each history. Every process prints the same lines.
 [[nodiscard]] int print_digests(const Campaign& campaign);
 
 /// Checks that each planted bug is found within `seeds` histories. Returns the exit code.

@@ -57,7 +57,7 @@ void Explorer::abandon() {
     fibers_.clear();
 }
 
-// False when no thread can go on, or when the run has no end.
+// Returns false if no thread can go on, or if the run does not end.
 bool Explorer::run_once(const Run& run, const std::function<void(const std::string&)>& stuck) {
     at_ = 0;
     turns_.clear();

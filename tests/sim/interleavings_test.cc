@@ -143,7 +143,7 @@ class Interleavings : public ::testing::Test {
 protected:
     ~Interleavings() override { plant(Bug::none); }
 
-    /// The number of interleavings. Fails when one of them gets stuck.
+    /// Runs all interleavings and returns their number. Fails if one of them gets stuck.
     std::uint64_t all(const std::function<std::vector<Explorer::Thread>(Scene&)>& threads,
                       std::uint32_t preemptions_max = ~std::uint32_t{0}) {
         stuck.clear();

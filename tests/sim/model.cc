@@ -371,8 +371,9 @@ bool Model::may_be_lost(const End& end, const Datagram& datagram) const noexcept
     return packets_lost || datagram.lost || (end.excuses | datagram.from->excuses) != 0;
 }
 
-// The datagram must be one that was sent to this queue pair. Earlier datagrams of its sender that were not found are
-// lost. A datagram is lost only if no receive is left for it: all receives that were posted before it must be taken.
+// The datagram must be one that was sent to this queue pair. If no packet can be late, earlier datagrams of its sender
+// that were not found are lost. Without an excuse, a datagram is lost only if all receives that were posted before it
+// are taken.
 void Model::found_datagram(End& end, const Request& receive, const Completion& completion) {
     const bool imm = (completion.flags & kWithImm) != 0;
     const auto at = std::find_if(end.arriving.begin(), end.arriving.end(), [&](const Datagram& datagram) {

@@ -67,7 +67,7 @@ struct Request {
     Defect defect = Defect::none;
     std::uint32_t length = 0;
     std::uint32_t imm = 0;
-    std::uint64_t pattern = 0;    ///< pattern of the request's bytes, if it carries bytes
+    std::uint64_t pattern = 0;    ///< pattern of the request's bytes, if it has any
     std::byte* local = nullptr;   ///< receives and reads: the buffer that takes the bytes
     std::byte* remote = nullptr;  ///< writes: the target in the peer's memory
     std::uint64_t add = 0;
@@ -195,13 +195,13 @@ public:
     /// Call when the queue completes nothing more. Returns how many receives stay in flight for ever.
     [[nodiscard]] std::size_t over(const SharedQueue& queue) const;
 
-    /// The session has counted `more` further unsignaled requests of the lane as succeeded. Ends the oldest of these in
-    /// flight, and returns the number of ended requests.
+    /// The session has counted `more` further unsignaled requests of the lane as succeeded. Ends the lane's oldest
+    /// unsignaled requests, and returns the number of ended requests.
     std::uint32_t retired(End& end, std::size_t lane, std::uint32_t more, const OnRetired& on_retired);
     /// Call when the lane completes nothing more: the remaining requests must be unsignaled, and have succeeded.
     /// Returns how many stay in flight for ever because the provider keeps the queue pair.
     std::size_t over(End& end, std::size_t lane, const OnRetired& on_retired);
-    /// True if every message that must arrive was found, or if the end or its peer has an excuse.
+    /// True if every message that must arrive was found, or if a failed receive or an excuse explains its absence.
     [[nodiscard]] bool rests(const End& end) const;
     /// Call after both ends have had enough time. Throws unless rests().
     void at_rest(const End& end) const;

@@ -23,7 +23,7 @@ public:
     std::uint32_t below(std::uint32_t n) noexcept { return static_cast<std::uint32_t>((next() >> 32) * n >> 32); }
     /// From low to high, both included.
     std::uint32_t between(std::uint32_t low, std::uint32_t high) noexcept { return low + below(high - low + 1); }
-    /// True once in n times.
+    /// True with the chance 1/n.
     bool one_in(std::uint32_t n) noexcept { return below(n) == 0; }
     template <class T, std::size_t N>
     const T& pick(const std::array<T, N>& of) noexcept {

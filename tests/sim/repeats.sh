@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A history is the same in every process, whatever ran there before it.
+# Checks that a history is the same in every process. Earlier histories of the process must not change it.
 # usage: repeats.sh SIMULATE
 set -euo pipefail
 simulate=$1

@@ -171,7 +171,7 @@ Scheduler::Thread* Scheduler::choose() {
     return nullptr;
 }
 
-// A turn takes some hundred nanoseconds. If nothing happens for many turns, all threads wait for a timer. Time then
+// A turn takes a few hundred nanoseconds. If nothing happens for many turns, all threads wait for a timer. Time then
 // passes faster, which leaves more steps for later work.
 void Scheduler::pass_time() {
     std::uint64_t passed = random_.between(20, 400);

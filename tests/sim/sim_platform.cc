@@ -54,7 +54,7 @@ public:
 
 private:
     [[nodiscard]] bool is_here() const noexcept override { return self_ == &scheduler_.running(); }
-    // Waits without a limit: the scheduler finds a call that hangs.
+    // Waits without a limit, because the simulation notices a call that hangs.
     void perform(JobRef job, Patience) override {
         bool ran = false;
         jobs_.push_back([&] {

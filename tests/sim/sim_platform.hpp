@@ -17,7 +17,7 @@ class SimPlatform final : public Platform {
 public:
     using OpenDevice = std::function<std::unique_ptr<Device>(const DeviceConfig&)>;
 
-    /// `name` is the prefix of the names of its threads.
+    /// `name` is the prefix of the names of the platform's threads.
     SimPlatform(Scheduler& scheduler, std::string name, Random random, OpenDevice open);
 
     void prepare(const Config&, RuntimeReport&) override {}
@@ -39,7 +39,7 @@ public:
               const std::function<bool()>& done) override;
     std::uint32_t random() override { return static_cast<std::uint32_t>(random_.next()); }
 
-    /// Bytes that all platforms have allocated and not given back.
+    /// Bytes that all platforms have allocated and not freed.
     [[nodiscard]] static std::size_t allocated() noexcept;
 
 private:

@@ -13,7 +13,7 @@ namespace pollcore::sim {
 
 class Trace {
 public:
-    /// `print`: prints each event as it happens.
+    /// If `print` is true, prints each event as it happens.
     Trace(const Scheduler& scheduler, bool print) : scheduler_(scheduler), print_(print), events_(kKept) {}
 
     /// `text` is a format string with up to three numbers ({0} to {2}) and a word ({3}). Text and word must have static

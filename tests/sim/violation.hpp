@@ -9,7 +9,7 @@ namespace pollcore::sim {
 
 class Violation : public std::runtime_error {
 public:
-    /// `invariant` is its number in the design and a word, such as "I1 conservation".
+    /// `invariant` is the invariant's number in runtime/README.md and a word, such as "I1 conservation".
     Violation(std::string invariant, const std::string& text)
         : std::runtime_error(invariant + ": " + text), invariant_(std::move(invariant)) {}
     [[nodiscard]] const std::string& invariant() const noexcept { return invariant_; }

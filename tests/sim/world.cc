@@ -369,8 +369,8 @@ void World::make_datagrams(std::uint32_t runtime, Application& application) {
     application.use(channel, 0);
 }
 
-// Makes an address handle to side `to`, from the information of one of its UD queue pairs. The handle serves for all of
-// them.
+// Makes an address handle to side `to`, from the information of one of the side's UD queue pairs. The handle reaches
+// all of these queue pairs.
 void World::make_way(Channel& channel, std::uint32_t to) {
     const auto there = std::find_if(datagrams_.begin(), datagrams_.end(), [&](const Channel* other) {
         return other->runtime == to && !other->closed && !may_be_gone(*other);
@@ -455,7 +455,7 @@ void World::connect(Channel& a, Channel& b) {
         }
     }
     const auto may_fail = [&] {
-        // An early message of the peer may have put an end into error before it was ready.
+        // An early message of the peer may have put an end into error before the end was ready.
         constexpr std::uint32_t kHarmless = kShortOfReceives | kPeerEnding;
         return may_be_gone(a) || may_be_gone(b) || ((a.end->excuses | b.end->excuses) & ~kHarmless) != 0;
     };
@@ -486,9 +486,9 @@ void World::wind_down() {
             }
         }
     }
-    // The requests of a queue pair whose CQ is lost wait until the queue pair is destroyed. If the provider has refused
-    // to destroy it, they wait until it is closed. Requests may wait for ever if the provider keeps the queue pair or
-    // refused to move it to ERR.
+    // If the CQ of a queue pair is lost, its requests wait until the queue pair is destroyed. If the provider refuses
+    // to destroy the queue pair, the requests wait until it is closed. Requests may wait for ever if the provider keeps
+    // the queue pair, or refused to move it to ERR.
     const std::uint32_t may_wait = control_may_fail_ ? kCqLost | kKept | kModifyFails : 0;
     const auto rest = [&] {
         return std::all_of(applications_.begin(), applications_.end(), [&](const auto& application) {

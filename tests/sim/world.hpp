@@ -81,7 +81,7 @@ struct Channel {
     bool window_busy = false;          ///< a bind or an invalidation is in flight
     std::uint32_t window_key = 0;      ///< valid rkey of the window; 0: it has none, or the rkey is being ended
     const End* window_life = nullptr;  ///< the life in which the window was bound
-    /// Type 2: a life in which a bind or an invalidation failed, so nobody knows if the window is bound.
+    /// A life in which a bind or an invalidation of a type 2 window failed, so nobody knows if the window is bound.
     const End* window_in_doubt = nullptr;
     std::uint32_t next_key = 0;
     std::vector<std::uint32_t> dying_keys;  ///< rkeys that end with the present life
@@ -108,7 +108,7 @@ inline std::byte* SharedReceives::slot(std::uint32_t slot) const noexcept {
     return memory.data() + slot * Channel::kSlotBytes;
 }
 
-/// With this name, the history's seed decides which kind of world it has.
+/// With this name, the seed chooses the kind of world.
 inline constexpr std::string_view kAllWorlds = "all";
 
 struct HistoryOptions {
@@ -152,7 +152,7 @@ public:
     void met(Trouble trouble, const Channel& channel);
     /// The UD queue pairs.
     [[nodiscard]] const std::vector<Channel*>& datagrams() const noexcept { return datagrams_; }
-    /// The life of a queue pair of this side that has, or had, this handle. Null if there is none.
+    /// Returns the life of a queue pair of this side that has, or had, this handle. Returns null if there is none.
     [[nodiscard]] End* life_of(std::uint32_t runtime, QpHandle qp) const noexcept;
 
     // ---- after run() ----

@@ -54,7 +54,7 @@ void World::end_life(Channel& channel, std::uint32_t excuses) {
     }
 }
 
-/// A session that uses the channel closes. Excuses all lives: a request that was accepted during a reset belongs to an
+/// Excuses all lives of a channel whose session closes. A request that was accepted during a reset belongs to an
 /// earlier life, and also ends with session_closed.
 void World::closes_session(Channel& channel) {
     for (End* end : channel.lives) {
@@ -69,8 +69,8 @@ void World::closes_session(Application& application) {
 }
 
 /// Reads the window's rkey, from which the next bind's rkey is computed. A new window may have the number of an old
-/// window (the rkey's upper 24 bits). Then all dead keys with this number may give access again, because their last
-/// eight bits only count binds.
+/// window (the rkey's upper 24 bits). The last eight bits only count binds, so old keys with this number may give
+/// access again. Such keys are removed from the dead and dying keys.
 void World::ask_window(Channel& channel) {
     const std::uint32_t key = channel.window.rkey();
     if (key == std::exchange(channel.next_key, key)) {
@@ -151,7 +151,7 @@ void World::end_shared(SharedReceives& shared) {
     attempt("closes a shared receive queue", gone, [&] { shared.queue.close(); });
 }
 
-// An address handle cannot be destroyed while sends in flight name it. Sends that were submitted before are carried
+// An address handle cannot be destroyed while sends in flight name it. Sends that were submitted earlier are carried
 // out. Later sends may find the handle gone.
 void World::renew_way(Channel& channel, std::uint32_t to) {
     AddressHandle& way = channel.ways[to];

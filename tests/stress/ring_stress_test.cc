@@ -130,8 +130,7 @@ void run(std::uint32_t capacity, std::uint64_t start, std::uint32_t seed) {
     ::operator delete (memory, std::align_val_t{kCacheLine});
 }
 
-// The consumer answers some requests in their slots. It does so before or after the producer writes the requests behind
-// them.
+// The consumer answers some requests in their slots, before or after the producer writes the following requests.
 TEST(RingStress, AnswersArriveWhole) {
     constexpr std::uint32_t kCapacity = 64;
     constexpr std::uint64_t kTrips = kItems / 10;

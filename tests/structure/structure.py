@@ -2,8 +2,8 @@
 """Checks that the inside of runtime/ is in order. It finds:
 
   cycle   .cc files that call each other in a circle. A function that a header defines inline belongs to its caller. Calls that are only
-          decided at run time do not count: virtual calls, and calls by pointers. Nor do calls that nobody writes down: destructors,
-          and constructors of members.
+          decided at run time do not count: virtual calls, and calls by pointers. Calls that do not stand in the source do not count
+          either: destructors, and constructors of members.
   write   an assignment to a member of another class's object, but not through a reference or a pointer to that member. Plain data (all
           of it public, with no function that changes it) belongs to its holder, and a class in the unnamed namespace of a .cc file
           belongs to that file.
@@ -85,7 +85,7 @@ class Reading:
         return self.names[file.name]
 
     def key(self, function):
-        """The function's USR. A function that is local to its file may have a namesake in a file of the same name, so its key has the path, too."""
+        """The function's USR. Two files of the same name may each have a local function of the same name, so a local function's key has the path, too."""
         usr = function.get_usr()
         return f"{self.ours(function)}:{usr}" if function.linkage in (LinkageKind.INTERNAL, LinkageKind.UNIQUE_EXTERNAL) else usr
 

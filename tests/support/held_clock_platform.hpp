@@ -32,8 +32,8 @@ public:
 
 private:
     friend class HeldClockPlatform;
-    // Always behind the machine's clock. Other threads sleep on the machine's clock until a time that the control side
-    // gives them, so that time has always passed already.
+    // Always behind the machine's clock. The control side gives other threads a time until which they sleep on the
+    // machine's clock. Such a time has always passed already.
     std::atomic<std::uint64_t> ns_{1'000'000'000};
     std::atomic<std::uint64_t> looks_{0};
     std::atomic<std::uint64_t> crept_{0};

@@ -17,7 +17,7 @@ class Mlx5Model {
 public:
     static bool is_there() { return ::dlsym(RTLD_DEFAULT, "mlx5_model_step") != nullptr; }
 
-    /// Only with pace "hand": the queue pair carries out at most `most` posted sends. Returns how many sends ended.
+    /// The queue pair carries out at most `most` posted sends. Returns how many sends ended. For the pace "hand" only.
     static int serve(std::uint32_t qpn, int most) {
         // The symbol is looked up only once, because benchmarks call this function often.
         static auto* const serve = call<decltype(mlx5_model_serve)>("mlx5_model_serve");

@@ -1,7 +1,7 @@
 // A worker, a software device (or another device) and sessions in one thread. The test moves each of them by hand.
 //
-// The test does the work of a runtime's control side through the same WorkerProxy. Here the proxy steps the worker
-// until the worker has answered. The test sets the device's clock.
+// The test does the work of a runtime's control side, through the runtime's own WorkerProxy. In this world the proxy
+// steps the worker until the worker has answered. The test sets the device's clock.
 #pragma once
 
 #include <cstring>
@@ -39,11 +39,11 @@ public:
         bool extended_cqs = false;       ///< true: CQs are polled by ibv_start_poll
         bool next_poll = true;           ///< false: ibv_next_poll is not called
         bool provider_lines = true;      ///< false: the worker prefetches no provider memory before a burst
-        /// True: CQs have time stamps, and the first session asks for them. Needs wide_completions and extended_cqs.
+        /// If true, CQs have time stamps, and the first session asks for them. Needs wide_completions and extended_cqs.
         bool device_time = false;
         bool sleeps = false;            ///< whether the worker and the applications may sleep
         ClientShare* client = nullptr;  ///< the process that owns the sessions; null: this process
-        /// Called while a command awaits its answer; empty: the worker makes a step.
+        /// Called while a command awaits its answer. If empty, the worker makes a step instead.
         std::function<void()> wait{};
         SoftDeviceOptions device;
         std::function<std::unique_ptr<Device>()>
@@ -320,7 +320,7 @@ public:
         std::erase_if(srqs, [&](const auto& other) { return other.get() == &srq; });
     }
 
-    /// The QP is in INIT, or in RTS if its type is UD.
+    /// Adds a QP in the state INIT, or RTS if its type is UD.
     Qp& add_qp() { return add_qp(QpShape{}); }
     Qp& add_qp(const QpShape& shape);
 
@@ -338,10 +338,10 @@ public:
     /// Makes two connected QPs. Adds a session or a CQ first if the world has none.
     std::pair<Qp*, Qp*> pair(const QpShape& shape, const PathAttributes& path = {});
 
-    /// Takes the QP to ERR, as after a device error.
+    /// Moves the QP to ERR, as after a device error.
     void to_error(Qp& qp, QpState before = QpState::ready);
 
-    /// Closes the QP by the whole sequence of H1. Returns true if the device flushed all work requests.
+    /// Closes the QP by the sequence of H1 (runtime/README.md). Returns true if the device flushed all work requests.
     bool close(Qp& qp, std::uint64_t patience = 1'000'000);
 
     /// Resets the QP by the sequence of H1, followed by RESET and INIT. Returns true if the device flushed all work
@@ -408,7 +408,7 @@ public:
         window.end->renew(*window.mw);
         proxy.add_window(*window.end);
     }
-    /// Afterwards windows may be bound to the region.
+    /// Makes the region known to the worker, so that windows may be bound to the region.
     MrHandle make_bindable(ibv_mr& mr) {
         const MrHandle handle{next_bindable_++, 1};
         proxy.add_region({.handle = handle, .mr = &mr});

@@ -1,5 +1,5 @@
-// A runtime with one worker and two devices, net0 and net1. Each device has a connected pair of queue pairs. For tests
-// that remove one of the devices.
+// A runtime with one worker and two devices, net0 and net1. Each device has a connected pair of queue pairs. The tests
+// that use it remove one of the devices.
 #pragma once
 
 #include <algorithm>

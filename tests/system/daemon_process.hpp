@@ -40,8 +40,7 @@ using namespace std::chrono_literals;
 // Long enough for a machine that is busy with a build at the same time. A test that passes never waits that long.
 inline constexpr auto kPatience = 30s;
 
-/// Path of the daemon under test: $POLLCORED if that is set, otherwise the daemon in the build directory of this
-/// program.
+/// Returns the path of the daemon under test: $POLLCORED if that is set, otherwise the daemon of this program's build.
 inline std::string pollcored_path() {
     const char* given = std::getenv("POLLCORED");
     return given != nullptr ? given
@@ -98,7 +97,7 @@ public:
 
     [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
-    /// The next message; nullopt if none came within the time.
+    /// Returns the next message, or nullopt if no message came within `timeout`.
     std::optional<std::string> receive(std::chrono::milliseconds timeout) {
         pollfd ready{.fd = fd_.get(), .events = POLLIN, .revents = 0};
         if (::poll(&ready, 1, static_cast<int>(timeout.count())) != 1) {
@@ -110,7 +109,7 @@ public:
         return message;
     }
 
-    /// Takes messages until one contains `text`.
+    /// Takes messages until one contains `text`. Returns this message, or nullopt if it did not come within `timeout`.
     std::optional<std::string> await(const std::string& text, std::chrono::milliseconds timeout = kPatience) {
         const auto deadline = std::chrono::steady_clock::now() + timeout;
         for (;;) {
@@ -133,8 +132,8 @@ private:
 
 class Process {
 public:
-    /// Starts `arguments` (the first is the program) with this process's environment, in which `environment` adds or
-    /// replaces variables. The output goes to files in `directory`.
+    /// Starts the program arguments[0] with the other arguments. It gets this process's environment, in which
+    /// `environment` adds or replaces variables. Its output goes to files in `directory`.
     Process(std::vector<std::string> arguments, const std::vector<std::string>& environment,
             const std::filesystem::path& directory)
         : out_(directory / ("out-" + next_name())), err_(directory / ("err-" + next_name())) {
@@ -177,7 +176,8 @@ public:
 
     [[nodiscard]] pid_t pid() const { return pid_; }
     void signal(int number) const { ASSERT_EQ(::kill(pid_, number), 0) << std::strerror(errno); }
-    /// Stops the process until SIGCONT. Returns when all its threads have stopped: the signal reaches them one by one.
+    /// Stops the process until SIGCONT. Returns only when all its threads have stopped, because the signal reaches them
+    /// one by one.
     void halt() const {
         signal(SIGSTOP);
         siginfo_t stopped{};

@@ -3,9 +3,9 @@
 # and with details.
 #
 # With GOALS=FILE (scripts/bench) it runs the command often, and writes goals and the reached values to that file;
-# scripts/bench judges them. The goals: on the software device, the path over a worker's core adds to each operation,
-# one way, at most 1.6 raw round trips between the two cores; an operation of an attached process takes at most 1.05
-# times as long as an operation of an embedded runtime.
+# scripts/bench judges them. The first goal: on the software device, the way through a worker on another core adds at
+# most 1.6 raw round trips between the two cores to an operation (for send, one way). The second goal: an operation of
+# an attached process takes at most 1.05 times as long as with an embedded runtime.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
@@ -13,10 +13,9 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 # A shared machine has bad moments, even within a run: the two CPUs do not run at the same time, or the host moves them
-# to cores further apart. So a run counts only if the round trip took equally long before and after it. A ratio far
-# below the limit is left out, because it compares the operation with a round trip between other cores. (A ratio a
-# little below the limit is possible, because the worker does part of the direct path's work while a cache line is on
-# its way.)
+# to cores further apart. So a run counts only if the round trip takes equally long before and after the run. A ratio
+# below PLAUSIBLE is left out, because it compares the operation with a round trip between other cores. Ratios a little
+# below 1 are possible, because the worker does part of the direct path's work while a cache line is on its way.
 python3 - "$work" "${POLLCORE_BUILD:-build/release}" <<'PY'
 import json, os, subprocess, sys
 

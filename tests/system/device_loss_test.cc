@@ -14,7 +14,7 @@
 namespace pollcore::testing {
 namespace {
 
-/// Two devices of one worker that reach each other.
+/// One worker with two devices that can reach each other.
 Config two_devices() {
     Config config = test_config();
     DeviceConfig other = config.devices[0];
@@ -291,8 +291,8 @@ TEST_P(DeviceLoss, CompletesDatagramsAndLeavesAddressHandlesToTheirOwners) {
         ++accepted;
     }
     fail("net0");
-    // It is a matter of chance how many requests are submitted between the failure and the moment when the runtime
-    // learns of it. Each request completes.
+    // The runtime learns of the failure a moment later. The number of requests submitted until then is a matter of
+    // chance, but each of them completes.
     for (std::uint64_t tag = 100; tag < 140 && session.try_submit(datagrams.send(tag)) == Refusal::none; ++tag) {
         ++accepted;
     }

@@ -1,5 +1,5 @@
-// Tests the runtime's effects on its process: threads, CPUs, files, and EAL. EAL can be set up only once in the life of
-// a process, so each test runs in its own child process.
+// Tests the runtime's effects on its process: threads, CPUs, files, and DPDK's environment abstraction layer (EAL). A
+// process can set up EAL only once, so each test runs in its own child process.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Without flow control, a program that knows nothing of this project can be a peer in both directions: tested with librdmacm's
-# rping(1). Runs in the guest of scripts/rxe-vm, which sets POLLCORE_RXE_*:
+# Tests that a program that knows nothing of this project can be a peer, as client and as server, without flow control. The
+# program is librdmacm's rping(1). Runs in the guest of scripts/rxe-vm, which sets POLLCORE_RXE_*:
 #
 #   scripts/rxe-vm tests/system/foreign_peer.sh RPING_PEER
 set -euo pipefail

@@ -1,5 +1,6 @@
-// I4: in spin mode, over a million operations, neither the worker nor the application's thread makes a system call,
-// allocates, or makes a voluntary context switch. This also holds for an attached application.
+// Tests I4 (runtime/README.md): in spin mode, over a million operations, neither the worker nor the application's
+// thread makes a system call, allocates, or makes a voluntary context switch. This also holds for an attached
+// application.
 //
 // A child process installs a seccomp filter on both threads. The filter kills the child on any system call, so the test
 // notices every violation. The parent checks how the child ended. The worker's thread installs its filter itself: the
@@ -109,8 +110,8 @@ void forbid_system_calls() {
     }
 }
 
-// The worker's thread calls this function once in place of the device's own post function. The hook is in the post,
-// because the worker needs a post with either way to poll a CQ.
+// The worker's thread calls this function once in place of the device's own post function. The hook is in the post
+// function, because the worker calls it whichever way it polls its CQs.
 std::atomic<bool> worker_confined{false};
 int (*device_post)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
 ibv_context* device_context = nullptr;
@@ -152,8 +153,8 @@ enum Outcome {
 // Lets the child do a forbidden action, to prove that the test notices it.
 enum class Sabotage { none, system_call, allocation };
 
-// `attach_path`: if not empty, the application's thread uses an attachment to this process's own server at that path.
-// If empty, it uses the runtime directly.
+// If `attach_path` is not empty, the application's thread attaches to this process's own server at that path. Otherwise
+// it uses the runtime directly.
 [[noreturn]] void child(const IdleLadder& idle, PollVerbs poll, Sabotage sabotage, const std::string& attach_path) {
     cpu_set_t one;
     CPU_ZERO(&one);
@@ -347,7 +348,7 @@ TEST_F(HotPath, IsAsBareByIbvPollCq) {
 TEST_F(HotPath, IsAsBareWithThePauseInstruction) {
     EXPECT_EQ(run(IdlePolicy::pause, Sabotage::none), kClean);
 }
-// The worker sleeps before the first request, and has then armed its CQs. Their events need no system call.
+// The worker sleeps before the first request, so it has armed its CQs. Events of these CQs must not cause system calls.
 TEST_F(HotPath, IsAsBareWhereTheWorkerSleepsWhenThereIsNothingToDo) {
     EXPECT_EQ(run({{IdlePolicy::spin, std::chrono::seconds(1)}, {IdlePolicy::event}}, Sabotage::none), kClean);
 }

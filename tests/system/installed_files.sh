@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks the other installed files: the configuration, the unit, the licence and the READMEs exist and fit together.
+# Checks that the installed configuration, the unit, the licence and the READMEs exist and fit together.
 set -euo pipefail
 here=$(dirname "$0")
 # shellcheck source=tests/system/steps.sh

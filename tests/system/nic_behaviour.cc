@@ -279,8 +279,8 @@ Answer flush_order(const Device& device) {
     std::array<ibv_send_wr, kAll> chain{};
     ibv_sge sge = memory.sge(0, 64);
     for (std::uint64_t i = 0; i < kAll; ++i) {
-        // All requests except the first are unsignaled. Those that succeed must not complete; all flushed requests must
-        // complete.
+        // All requests except the first are unsignaled. An unsignaled request that succeeds must not complete; a
+        // flushed request must complete.
         chain[i] = QueuePair::request(IBV_WR_RDMA_WRITE, i, &sge, memory.addr(2048),
                                       i == kBad ? ~memory.key() : memory.key(), i == 0 ? IBV_SEND_SIGNALED : 0);
         chain[i].next = i + 1 < kAll ? &chain[i + 1] : nullptr;
@@ -492,7 +492,7 @@ Answer moderation(const Device& device) {
              {"until told with it, us", with}}};
 }
 
-/// Checks that all writes on `pairs` complete once, in order on each queue pair.
+/// Checks that each write completes exactly once, in order on each queue pair.
 std::string flood(const Device& device, std::size_t pairs, std::size_t cqs, unsigned rounds) {
     constexpr std::size_t kDepth = 16;
     Memory memory(device, 4096);

@@ -37,7 +37,7 @@ std::string shown(double ns) {
     return text;
 }
 
-/// Nanoseconds per write to post 64 writes of 8 bytes in chains, and to poll them with 32 entries per call.
+/// Cost in ns per write, for 64 writes of 8 bytes that are posted in chains, and polled with 32 entries per call.
 struct Cost {
     double post;
     double poll;

@@ -1,6 +1,6 @@
 // Asks a device questions that no model of the device can answer: how its firmware handles errors, whether the NIC or
-// the library writes a small receive, in which order data arrives, and the cost of a doorbell. This program links
-// nothing of this project. scripts/verify-nic runs it and makes a report.
+// the library writes the data of a small receive, in which order data arrives, and the cost of a doorbell. This program
+// links nothing of this project. scripts/verify-nic runs it and makes a report.
 //
 //   nic_probe [--gid INDEX] [--figures] DEVICE [ID]...
 //   nic_probe --describe DEVICE

@@ -23,8 +23,8 @@ namespace nic {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// The outcome of a question. held and failed: the project makes a claim, and it is true or false. found: the project
-/// makes no claim. absent: the device does not offer the feature.
+/// The outcome of a question about the device. `held` and `failed` say whether a claim of the project is true. `found`
+/// means that the project makes no claim, and `absent` that the device does not offer the feature.
 enum class Outcome { held, failed, found, absent };
 
 struct Answer {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# On a machine with one CPU, every program works with its defaults and the samples, and reports where its results mean little. Runs
-# as root in a guest, and switches the guest's other CPUs off meanwhile.
+# Tests that on a machine with one CPU every program works with its defaults and the samples, and reports which results mean
+# little. Runs as root in a guest, and switches the guest's other CPUs off meanwhile.
 #
 #   tests/system/one_cpu.sh BUILD
 set -euo pipefail
@@ -45,7 +45,7 @@ code=0
 expect 'on CPU 0 only' "$work/wake.out"
 passed
 
-# An example that does not yield the CPU takes 26 ms for each order, and so minutes in all. The time limit ends it.
+# An example that does not yield the CPU takes 26 ms for each order, so it reaches the time limit.
 step='each example with the sample that it is to take'
 for example in write_with_imm datagram remote_store 'order_gateway config/loopback.toml 20000' 'stream credits both anywhere 5000 5' \
     'stream ring both anywhere 5000 5'; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks that on a shared machine the files that one user's run leaves behind do not disturb another user. Runs as root.
+# Checks that the files that one user's run leaves behind do not disturb another user of the machine. Runs as root.
 set -euo pipefail
 here=$(dirname "$0")
 # shellcheck source=tests/system/steps.sh

@@ -1,5 +1,5 @@
 // A peer of pollcored's echo service that uses only librdmacm and libibverbs, with the synchronous calls of simple
-// programs. It shows that pollcored serves peers that know nothing of pollcore, also if they misbehave.
+// programs. It shows that pollcored serves peers that know nothing of pollcore, even if they misbehave.
 //
 //   plain_peer [--bind ADDRESS] ADDRESS PORT echo COUNT SIZE_MAX  messages of 0 to SIZE_MAX bytes, there and back
 //   plain_peer [--bind ADDRESS] ADDRESS PORT too-long SIZE        one message that is too long for the service

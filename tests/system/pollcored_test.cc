@@ -373,8 +373,8 @@ TEST_F(PollcoredTest, AWorkerThatMakesNoStepStarvesTheWatchdog) {
     EXPECT_EQ(daemon.wait(), 0) << daemon.err();
 }
 
-/// Waits for a thread with this name, because a thread sets its name only when it first runs. Returns 0 if there is
-/// none.
+/// Waits for a thread with this name, because a thread sets its name only when it first runs. Returns the thread's id,
+/// or 0 if there is no such thread.
 pid_t thread_named(pid_t pid, const std::string& name) {
     for (const auto until = std::chrono::steady_clock::now() + kPatience; std::chrono::steady_clock::now() < until;) {
         for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {

@@ -4,7 +4,7 @@
 usage: POLLCORE_BUILD=DIRECTORY tests/system/readmes.py      (needs its whole build)
 
 What is extracted from the text and checked:
-  ```cpp       compiled with the installed library; linked if it has a main(); README.md's program is run at both ends
+  ```cpp       compiled with the installed library; linked if it has a main(); README.md's program is run as both ends
   ```toml      accepted by pollcored --check
   ```sh        each program of this project knows the options that follow its name
   `a/path.x`   the file exists, and so does the target of each link
@@ -139,7 +139,7 @@ def look_at_options(where, text):
         ours = next((word for word in words if help_of(word)), None)
         if ours is None:
             continue
-        # After such a word follows another command with its own options.
+        # Another command with its own options follows such a word.
         for word in words[words.index(ours) + 1:]:
             if word in ("sh", "env", "rdma", "COMMAND", "&&", "|", ";"):
                 break

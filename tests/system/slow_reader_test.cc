@@ -42,8 +42,8 @@ std::uint64_t resident_kib() {
     return 0;
 }
 
-// The reader reads 1 to 32 messages in one of four turns of the sender. Four times as many messages are in flight as
-// the reader has receives. So on any machine most messages do not find credit at once.
+// The sender sends in every turn; the reader reads 1 to 32 messages in one turn of four. The sender keeps four times as
+// many messages in flight as the reader has receives. So on any machine most messages wait for credit.
 TEST(SlowReader, GetsEachMessageOnceWhileItsSenderWaits) {
     Runtime runtime(one_worker());
     test::MessageLine line(runtime, FlowControl::credits, kReceives);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A stream between two processes, with credits and rendezvous, and with write rings. First its reader is slower than its writer; then
-# one of the two is killed in the middle. Runs in the guest of scripts/rxe-vm, which sets POLLCORE_RXE_*:
+# Tests a stream between two processes, with credits and rendezvous, and with write rings. First the reader is slower than the
+# writer; then the reader or the writer is killed in the middle. Runs in the guest of scripts/rxe-vm, which sets POLLCORE_RXE_*:
 #
 #   scripts/rxe-vm tests/system/stream_over_rxe.sh STREAM      the program of apps/examples
 #

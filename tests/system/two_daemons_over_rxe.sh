@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Two daemons, each on its own device at one end of a wire, and a process attached to each. Tests a stream between the two, while
-# the link goes down and up again, and while one of the daemons is killed and started again. Runs in the guest of scripts/rxe-vm,
-# which sets POLLCORE_RXE_*:
+# Tests a stream between two processes, each attached to its own daemon, with its own device at one end of a wire. Meanwhile the
+# link goes down and up again, and one of the daemons is killed and started again. Runs in the guest of scripts/rxe-vm, which
+# sets POLLCORE_RXE_*:
 #
 #   scripts/rxe-vm tests/system/two_daemons_over_rxe.sh POLLCORED STREAM      STREAM: the program of apps/examples
 set -euo pipefail
@@ -45,7 +45,7 @@ all_was_read() { # OUTPUT MESSAGES
     wait "$reader" || fail "the reader failed"
     grep -q "^read $2 messages, each once, in order and whole" "$work/$1.out" || fail "the reader has not read all"
 }
-# A reader that has no request in flight that could fail notices the loss only by its own timeout.
+# If the reader has no request in flight, no request can fail, and the reader notices the loss only by its own timeout.
 reader_gives_up() { # OUTPUT
     ! wait "$reader" || fail "the reader says that all is well"
     grep -qE 'completed with|no completion came' "$work/$1.out" || fail "the reader does not say why it ends"
@@ -72,9 +72,9 @@ all_was_read whole 1000
 [[ $(rnrs) -eq $rnrs_before ]] || fail "$(($(rnrs) - rnrs_before)) RNR NAKs"
 passed "$(sed -n 's/^wrote 1000 messages \(in [0-9]* us\).*/\1/p' "$work/writer.out")"
 
-# The two attached processes are stopped meanwhile, because a process that learns of the loss disconnects at once. If
-# Soft-RoCE of Linux 6.1 sends connection management messages (MADs) while its link is down, it accepts no MADs of any
-# process afterwards, until the device is made anew.
+# The two attached processes are stopped while the link is down. Otherwise they would learn of the loss and disconnect,
+# which sends connection management messages (MADs). If Soft-RoCE of Linux 6.1 sends MADs while its link is down, it
+# accepts no further MADs until the device is made anew.
 step='the link goes down under a stream, and up again: both are told, and the writer begins again with the next reader'
 read_stream cut 2000
 write_stream 1500

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Tests scripts/verify-nic: its report and its exit code must show which claims held and which did not.
 
-usage: POLLCORE_BUILD=DIRECTORY tests/system/verify_nic.py                      without any device, with programs that only pretend
+usage: POLLCORE_BUILD=DIRECTORY tests/system/verify_nic.py                      without any device, with programs that only pretend to test
 POLLCORE_BUILD=DIRECTORY tests/system/verify_nic.py DEVICE ADDRESS WAY   on this device
 
-WAY is --quick, --peer (the other end is DEVICE's peer in the guest of scripts/rxe-vm, by the network) or --whole. On a device, each part
-that runs must hold, and only parts that the device cannot have may be left out. Measured figures may miss their bounds: the machine may be
-busy.
+WAY is --quick, --whole or --peer. With --peer the other end is DEVICE's peer in the guest of scripts/rxe-vm, over the network. On a device,
+each part that runs must hold, and only parts that the device cannot have may be left out. Measured figures may miss their bounds, because
+the machine may be busy.
 """
 import json
 import os

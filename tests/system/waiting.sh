@@ -32,8 +32,8 @@ for _ in range(RUNS):
     figures["full load, spin / pause"].append(rows["spin"]["full_load_per_s"] / rows["pause"]["full_load_per_s"])
     figures["a sleeping worker's CPU"].append(rows["event"]["cpu_idle"])
 
-# A thread that sleeps makes voluntary context switches. Plain verbs need none here, because the thread that has both
-# ends does the software device's work while it looks.
+# A thread that sleeps makes voluntary context switches. Plain verbs need none here, because one thread has both ends
+# and does the software device's work while it polls.
 subprocess.run([pollperf, "lat", "-d", "soft0", "-o", "send", "--path", "both", "--wait", "event", "-n", "500", "--verify",
                 "--json", f"{work}/json"], check=True)
 with open(f"{work}/json") as file:

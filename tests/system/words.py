@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The repository's words: how comments begin, what they refer to, the size of the first page on the inside, and names of files.
+"""Checks the repository's text: how comments begin, the decisions that comments refer to, the size of runtime/README.md, and file names.
 
-usage: words.py [ROOT]      (the folder to look at; else this repository)
+usage: words.py [ROOT]      (the folder to check; the default is this repository)
 """
 import collections
 import pathlib
@@ -11,18 +11,18 @@ import sys
 ROOT = pathlib.Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[2]
 FOLDERS = ("runtime", "include", "apps", "tests", "scripts", "config")
 FIRST_PAGE, FIRST_PAGE_MOST = "runtime/README.md", 15 * 1024  # bytes
-# What comments refer to by a letter and a number, and where it stands.
+# For each letter of references such as D12: the page, and the pattern that finds the numbers there.
 PAGES = {"D": ("runtime/DECISIONS.md", r"^## D(\d+) "), "H": (FIRST_PAGE, r"^\| H(\d+) \|"), "I": (FIRST_PAGE, r"^\| \*\*I(\d+)\*\* ")}
 # Comments that cannot be understood without the line above them.
 BEGINNING = re.compile(r"(?:^\s*(?:#|\*|<!--|/\*+)|//[/!]?<?)\s*(the same|of those|as above|so it)\b", re.IGNORECASE)
 COMMENT = re.compile(r"//|/\*|^\s*(?:\*|#)")
 REFERENCE = re.compile(r"(?<![\w.-])([DHI])([1-9]\d?)(?![\w.-])")
-# Names that may stand in several folders, since they mean the same in each.
+# Names that several folders may use, because they mean the same in each folder.
 SHARED = re.compile(r"(^|/)(README\.md|meson\.build|main\.cc|counter\.hpp|exit_code\.hpp)$|^tests/.*_test\.cc$|^tests/structure/sample/")
 
 
 def texts():
-    """Path and text of each file that people read."""
+    """Yields the path and the text of each file that people read."""
     for path in sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*")) + sorted(ROOT.glob("*.md")) + [ROOT / "meson.build"]:
         name = str(path.relative_to(ROOT))
         if path.is_file() and "/measured/" not in name and "__pycache__" not in name and path.suffix not in (".pyc", ".svg"):

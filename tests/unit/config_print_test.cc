@@ -1,4 +1,4 @@
-// The sample configurations. And for any file, a printed configuration is parsed into the same configuration again.
+// Tests the sample configurations, and that a printed configuration is parsed into the same configuration again.
 #include <algorithm>
 #include <chrono>
 #include <iterator>
@@ -28,8 +28,7 @@ using config_texts::sample;
 using config_texts::small_config;
 using config_texts::small_service;
 
-// ---- The samples
-// -----------------------------------------------------------------------------------------------
+// ---- The samples ----
 
 // Returns the sample without its prose, and with its commented-out examples ("#key = ...", no blank after '#') switched
 // on.
@@ -146,8 +145,7 @@ TEST(Sample, takes_turns_on_a_machine_with_one_cpu) {
     }
 }
 
-// ---- Printing
-// --------------------------------------------------------------------------------------------------
+// ---- Printing ----
 
 TEST(PrintConfig, marks_what_stands_at_its_default) {
     Config built = small_config();
@@ -323,7 +321,7 @@ private:
         made.poll = static_cast<PollVerbs>(number(0, 2));
         return made;
     }
-    // So few that all services fit together.
+    // At most this many services, so that they fit into the memory together.
     static constexpr std::uint64_t kServicesMax = 8;
     ServiceConfig service(const Config& made_so_far) {
         const DeviceConfig& device = pick(made_so_far.devices);
@@ -360,8 +358,7 @@ TEST(PrintConfig, of_any_valid_configuration_is_read_back_as_the_same) {
     }
 }
 
-// ---- Whatever the file
-// -----------------------------------------------------------------------------------------
+// ---- Any file ----
 
 // Changes a text in one to four places: bytes, runs of bytes, lines, and pieces that have a meaning in TOML.
 std::string mutate(std::string text, std::mt19937_64& random) {

@@ -28,8 +28,7 @@ using config_texts::message_of;
 using config_texts::small_config;
 using config_texts::small_service;
 
-// ---- What is refused
-// -------------------------------------------------------------------------------------------
+// ---- What is refused ----
 
 using bad_files::BadFile;
 
@@ -54,7 +53,7 @@ TEST(ConfigBadFiles, have_a_row_for_each_kind_of_mistake) {
     EXPECT_GE(bad_files::all().size(), 100u);
 }
 
-// ---- Ways to wait
+// ---- Ways to wait ----
 
 TEST(ConfigIdle, is_a_ladder_of_ways_to_wait) {
     const auto idle = [](const std::string& value, bool waitpkg = false) {
@@ -91,7 +90,7 @@ TEST(ConfigIdle, that_was_built_in_code_is_checked_too) {
     EXPECT_THROW(config::check(config, kCpus, config::Origin()), ConfigError);
 }
 
-// ---- Cores
+// ---- Cores ----
 
 TEST(ConfigCore, that_is_left_out_is_the_last_one_that_no_worker_names) {
     const auto cores = [](std::initializer_list<const char*> tables) {
@@ -159,8 +158,7 @@ TEST(ConfigFile, deep_within_dots_and_brackets_is_no_stack_overflow) {
         "[[service]]");
 }
 
-// ---- Configurations built in code
-// ------------------------------------------------------------------------------
+// ---- Configurations built in code ----
 
 TEST(ConfigInCode, that_is_right_is_accepted) {
     Config built = small_config();
@@ -262,8 +260,7 @@ TEST(Cpus, are_listed_as_the_kernel_does) {
     }
 }
 
-// ---- Units
-// -----------------------------------------------------------------------------------------------------
+// ---- Units ----
 
 TEST(Units, of_bytes_are_exact) {
     const auto bytes = [](std::string_view text) { return std::get<std::uint64_t>(config::parse_bytes(text)); };

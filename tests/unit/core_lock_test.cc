@@ -317,7 +317,7 @@ private:
                 --rounds;
                 before_leaving();
             } catch (const Error& error) {
-                // EAGAIN means that each time the lock file had been removed meanwhile.
+                // EAGAIN means that the lock file was removed during each attempt.
                 if (error.code() != std::errc::device_or_resource_busy &&
                     error.code() != std::errc::resource_unavailable_try_again) {
                     return 3;

@@ -1,4 +1,4 @@
-// What the daemon learns about a process that connects.
+// Tests what the daemon learns about a process that connects.
 #include "attach/credentials.hpp"
 
 #include <fcntl.h>

@@ -163,8 +163,8 @@ TEST(Watchdog, IsFedTwiceInItsTimeWhichIsWithinFewLooks) {
 
 class HangingThread : public testing::Test {
 protected:
-    // Starts a thread that hangs. `in_poll`: it waits in poll(2) until the end of the test, and then calls read(2).
-    // Otherwise it waits in read(2) all the time. `blocked`: the thread blocks all signals.
+    // Starts a thread that hangs. If `in_poll` is true, it waits in poll(2) until the end of the test, and then calls
+    // read(2). If not, it waits in read(2) all the time. If `blocked` is true, it blocks all signals.
     void hang(bool in_poll, bool blocked = false) {
         std::promise<pid_t> ready;
         thread_ = std::thread([&ready, this, in_poll, blocked] {

@@ -1,4 +1,5 @@
-// The names, numbers and texts are those of the verbs, up to the last one that the installed rdma-core knows.
+// Checks that statuses have the names, numbers and texts of the verbs, up to the last status that the installed
+// rdma-core knows. Opcodes and flags have the numbers of the verbs.
 #include <cstring>
 
 #include <gtest/gtest.h>

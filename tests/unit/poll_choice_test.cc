@@ -1,4 +1,4 @@
-// How the runtime chooses between the two ways to poll a CQ.
+// Tests the runtime's choice between the two ways to poll a CQ.
 #include "device/poll_choice.hpp"
 
 #include <gtest/gtest.h>

@@ -256,8 +256,8 @@ TEST(PollperfLoops, SamplesAddUpToTheTimeThatPassed) {
         sum += sample;
     }
     EXPECT_LE(sum, wall);
-    // The samples cover all of the time but the first time stamp and the last completion. A preemption may stretch
-    // these two.
+    // The samples cover the time except the first time stamp and the last completion. A preemption may stretch these
+    // two.
     EXPECT_GE(static_cast<double>(sum), 0.5 * static_cast<double>(wall));
 }
 

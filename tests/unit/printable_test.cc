@@ -1,4 +1,4 @@
-// How the log prints names that other processes choose and lines that other processes cause.
+// Tests how the log prints names that other processes choose, and lines that other processes cause.
 #include "base/printable.hpp"
 
 #include <sys/prctl.h>

@@ -1,4 +1,4 @@
-// When a session takes its first look for an answer in its request's line.
+// The delay before a session's first look for an answer in its request's cache line.
 #include "session/reply_delay.hpp"
 
 #include <gtest/gtest.h>

@@ -10,7 +10,7 @@
 namespace pollcore::test {
 namespace {
 
-// `a` sends, and `b` waits on its channel for receives. Each of them stands for a thread of its own, but the test moves
+// `a` sends, and `b` waits on its channel for receives. Each of them stands for a separate thread, but the test moves
 // both in one thread.
 class SoftChannel : public SoftPair {
 protected:

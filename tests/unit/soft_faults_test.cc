@@ -130,8 +130,8 @@ TEST_F(SoftFaults, a_packet_that_is_later_than_the_timeout_is_a_duplicate_and_co
     EXPECT_FALSE(b.received().has_value());
 }
 
-// The two ends belong to two threads, and only its own thread polls an end. A packet waits until the end that it goes
-// to is polled.
+// The two ends belong to two threads, and each end is polled only by its own thread. A packet waits until its
+// destination is polled.
 class SoftFaultsAcrossThreads : public SoftFaults {
 protected:
     const std::unique_ptr<ThreadDomain> near = device->create_thread_domain();

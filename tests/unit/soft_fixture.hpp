@@ -44,7 +44,7 @@ struct EndOptions {
     ThreadDomain* domain = nullptr;
     ibv_srq* srq = nullptr;
     CompletionChannel* channel = nullptr;  ///< the channel of the CQ for receives
-    bool device_time = false;              ///< true: both CQs have time stamps
+    bool device_time = false;              ///< true if both CQs have time stamps
 };
 
 /// One QP, with a CQ for each of its queues, a PD and a registered buffer.

@@ -139,7 +139,7 @@ private:
             ledger.sends.push_back({id, signaled});
         } else {
             ASSERT_EQ(result, ENOMEM);
-            // The queue may be full of unsignaled work, which only an error ends: then begin again.
+            // Unsignaled work may fill the queue, and only an error ends it. Then the test begins again.
             if (ledger.sends.size() >= 8)
                 end_by_force(who);
         }
@@ -203,8 +203,7 @@ private:
         }
     }
 
-    /// Takes a QP to ERR and polls the completions that it still owes. Afterwards no work may remain that has to
-    /// complete.
+    /// Moves a QP to ERR, and polls the remaining completions. Afterwards no signaled send and no receive may remain.
     void drain(std::size_t who) {
         ends_[who]->move_to(IBV_QPS_ERR);
         for (int i = 0; i < 20; ++i)

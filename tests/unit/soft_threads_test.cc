@@ -155,8 +155,8 @@ TEST(SoftThreads, memory_is_the_owners_again_when_deregistering_returns) {
     // deregistered.
     constexpr std::uint32_t kSize = 128 * 1024;
     std::uint64_t cut_off = 0;
-    // Continues until some messages were cut off in the middle, which is the case that this test is about. The number
-    // of rounds depends on how the two threads run.
+    // Continues until some messages were cut off in the middle, because that case is tested here. The number of rounds
+    // depends on how the two threads run.
     for (std::uint64_t round = 0; round < 50 || (cut_off == 0 && round < 5000); ++round) {
         auto buffer = std::make_unique<std::uint64_t[]>(kSize / 8);
         const auto address = reinterpret_cast<std::uint64_t>(buffer.get());

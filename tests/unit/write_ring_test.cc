@@ -202,7 +202,7 @@ TEST(WriteRing, shows_no_record_before_its_last_word_where_words_come_in_order) 
     }
 }
 
-// It was seen on rxe that only half of an 8-byte word had arrived.
+// With rxe, a reader can see an 8-byte word of which only half has arrived.
 TEST(WriteRing, shows_no_record_with_a_torn_word) {
     RingWorld world(false);
     std::mt19937 random(5);

@@ -1,5 +1,5 @@
-// Admission (I3) with every capacity at its smallest values. Under random traffic no queue overflows, no request is
-// refused for ever, and every limit is reached.
+// Admission (I3): a session accepts a request only if there is room for it. Every capacity has its smallest values.
+// Under random traffic no queue overflows, no request is refused for ever, and every limit is reached.
 #include <map>
 #include <random>
 
@@ -16,7 +16,7 @@ struct Capacities {
     std::uint32_t completion_slots = 0;
     std::uint32_t send_depth = 0;
     std::uint32_t recv_depth = 0;
-    bool shared = false;  // true: receives go to a shared receive queue
+    bool shared = false;  // receives go to a shared receive queue
 };
 
 class Admission : public SenderReceiverFixture {

@@ -49,7 +49,7 @@ protected:
     int worst_wait(const Link& quiet, std::uint32_t session, const std::function<void()>& flood) {
         int worst = 0;
         for (std::uint64_t round = 0; round < 60; ++round) {
-            // The number of steps before the write varies, so that the write meets the flood in different phases.
+            // The number of steps before the write varies, so that the flood is in different phases at the write.
             for (std::uint64_t i = 0; i < 1 + round % 7; ++i) {
                 flood();
                 world->step();

@@ -31,7 +31,8 @@ std::vector<Status> statuses_of(const std::vector<Completion>& completions) {
     return statuses;
 }
 
-/// Parameter. True: the queue pair's requests are ordinary and take the fast path. False: they take the general way.
+/// If the parameter is true, the queue pair's requests are ordinary and take the fast path (worker/ordinary.hpp). If it
+/// is false, they take the general way.
 class CoalescedSignalsTest : public WorkerFixture, public ::testing::WithParamInterface<bool> {
 protected:
     [[nodiscard]] static SteppedWorld::QpShape shape() { return {.ordinary = GetParam(), .coalesce_signals = true}; }
@@ -169,10 +170,10 @@ TEST_P(CoalescedSignalsTest, WideCompletionsToo) {
 // context's ops, where real faults occur too.
 struct Script {
     ibv_context_ops device{};
-    std::set<std::uint64_t> refused;  // which work requests are refused; those with an SGE are counted from 0
+    std::set<std::uint64_t> refused;  // numbers of refused work requests; only those with an SGE count, from 0
     std::uint64_t posted = 0;
     bool loses = false;  // drops all completions
-    bool holds = false;
+    bool holds = false;  // polls return no completions
     // Drops the completion of the failed request, but not the completions of the flushed requests.
     bool loses_failure = false;
 };

@@ -1,6 +1,6 @@
 // I1 with large numbers: more than a million completions take each of the three ways to the application. No completion
-// is lost, none comes twice, and all are in order. Only this test, in one process, is large enough to meet an error
-// that occurs once in a million requests.
+// is lost, none comes twice, and all are in order. Of the tests that run in one process, only this one is large enough
+// to find an error that occurs once in a million requests.
 #include <array>
 #include <cstdint>
 #include <span>

@@ -1,5 +1,5 @@
-// Credits at the worker: the terms and grants that come from the peer, some of them malicious, and the grants to the
-// peer, also when many peers share the receives.
+// Credits at the worker. A peer writes its terms (its limits) once, and then its grants (how many messages this end may
+// send). Some peers here are malicious. Other tests check this end's grants, also when many peers share the receives.
 #include <array>
 #include <random>
 

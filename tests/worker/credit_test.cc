@@ -40,7 +40,7 @@ TEST_F(WorkerCreditTest, AReceiveThatTheProviderRefusesIsGrantedToNobody) {
     const auto refused = world->poll(kReceiver);
     ASSERT_EQ(refused.size(), 1u);
     EXPECT_EQ(refused[0].status, Status::post_refused);
-    // The connection allows no retries: a send that found no receive would end it.
+    // The connection allows no retries, so a send that found no receive would end the connection.
     submit(send(2));
     turn();
     EXPECT_TRUE(world->poll(kSender).empty());
@@ -127,7 +127,7 @@ TEST_F(WorkerCreditTest, WritesWithImmediateTakeAReceiveAndWritesDoNot) {
     EXPECT_EQ(received[0].imm_data, 0xabcdu);
 }
 
-// The session checks a whole burst of messages to one queue pair with one look at the limits.
+// The session reads the limits once for a burst of messages to one queue pair.
 TEST_F(WorkerCreditTest, OfABurstTheSessionTakesWhatItsShareHasRoomForAndNoneThatIsTooLong) {
     make_world();
     add_pair({.shares = {{kSender, 16, 4}}, .flow = FlowControl::credits},
@@ -363,7 +363,7 @@ TEST_F(WorkerCreditTest, AMessageThatIsTooLongIsRefusedWithTheLimitNamed) {
     add_pairs(1, {.shares = {{kReceiver, 16, 0}}, .pool = {.pool = &pool}});
     EXPECT_EQ(world->session(kSender).message_max(from[0]->handle()), 0u);
     const WorkRequest longer = send(1, {.length = 101});
-    // These are accepted, because the session does not know the peer's limit yet.
+    // Both messages are accepted, because the session does not know the peer's limit yet.
     submit(longer);
     submit(send(2));
     const auto ended = world->await(2, kSender);

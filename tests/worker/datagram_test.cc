@@ -1,4 +1,4 @@
-// Datagrams at the worker: how address handles are added, used and removed, and that completions of two slots always
+// Datagrams at the worker: address handles are added, used and removed. Wide completions, which take two slots, always
 // have room in the completion ring.
 #include <gtest/gtest.h>
 

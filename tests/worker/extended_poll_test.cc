@@ -43,7 +43,7 @@ void scripted_end(ibv_cq_ex* cq) {
     poll_script.end(cq);
 }
 
-// With Soft-RoCE (rdma-core 44), the CQ cannot be used any more after ibv_next_poll has found no completion.
+// With Soft-RoCE (rdma-core 44), the CQ is unusable after ibv_next_poll has found no completion.
 int unusable_next(ibv_cq_ex* cq) {
     ADD_FAILURE() << "ibv_next_poll was called on a provider where it cannot be";
     return poll_script.next(cq);
@@ -215,8 +215,8 @@ TEST_F(ExtendedPoll, WhereNextCannotBeCalledEachCompletionHasAStartAndAnEndOfIts
     EXPECT_EQ(poll_script.ended, 16);
 }
 
-/// The CQs have time stamps. Session 0 asks for them and session 1 does not; the sessions share both queue pairs. The
-/// time that is read from the CQ counts the reads so far.
+/// The CQs have time stamps. Session 0 asks for them and session 1 does not; the sessions share both queue pairs. A
+/// time stamp is kFirst plus the number of time stamps that were read before.
 class TimedPoll : public ExtendedPoll {
 protected:
     static constexpr std::uint32_t kTimed = 0;
@@ -291,7 +291,7 @@ TEST_F(TimedPoll, GivesASignaledOneItsOwnTimeBehindOthersThatAreNot) {
     std::uint64_t last = 0;
     for (std::size_t i = 0; i < 4; ++i) {
         EXPECT_EQ(completions[i].tag, 3 * i + 2);
-        // The requests that the worker signaled on its own account have time stamps too, but no session gets them.
+        // Requests that only the worker signaled have time stamps, too, but no session gets these time stamps.
         EXPECT_GT(completions[i].device_time, last);
         last = completions[i].device_time;
     }

@@ -1,5 +1,5 @@
-// The step in which a queue pair fails. The requests behind the error are not posted, they end in their order, and they
-// take nothing from other queue pairs.
+// The step in which a queue pair fails. The requests behind the error are not posted and end in their order. They take
+// nothing from other queue pairs.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -13,7 +13,7 @@
 namespace pollcore::testing {
 namespace {
 
-// What the provider's ops do in these tests. Only one test at a time uses this, in one thread.
+// The behaviour of the provider's ops in these tests. Only one test at a time uses this, in one thread.
 struct Posts {
     int (*post_send)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
     int (*post_recv)(ibv_qp*, ibv_recv_wr*, ibv_recv_wr**) = nullptr;
@@ -53,7 +53,7 @@ protected:
         return world->session(session).state(qp.handle());
     }
 
-    static constexpr std::uint64_t kLie = 5000;  // a count of grants that no receives stand behind
+    static constexpr std::uint64_t kLie = 5000;  // a false count of grants: the peer has no such receives
 };
 
 TEST_F(FailingStepTest, AReceiveBehindARefusedOneEnds) {

@@ -1,4 +1,4 @@
-// How sessions of different processes share a worker (ClientShare). The tests count requests and steps.
+// Processes share a worker equally, however many sessions they have (ClientShare). The tests count requests and steps.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -33,8 +33,8 @@ protected:
         target = &buffer(65536);
     }
 
-    /// Adds a session that has its own queue pair. `client` is the process that owns the session; null: the worker's
-    /// own process.
+    /// Adds a session that has its own queue pair. `client` is the process that owns the session; null means the
+    /// worker's own process.
     Qp& add_session(ClientShare* client) {
         const std::uint32_t session = world->add_session(client);
         return *pair({.shares = {{session, kDepth / 2, 16}}}).first;

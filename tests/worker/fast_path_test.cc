@@ -1,5 +1,5 @@
-// Ordinary requests take the fast path (fast_path.cc). These tests check which requests the fast path leaves to the
-// general way, and that an application cannot tell which way a request took.
+// Ordinary requests take the fast path (worker/ordinary.hpp). These tests check which requests the fast path leaves to
+// the general way, and that an application cannot tell which way a request took.
 #include <array>
 #include <cstring>
 #include <vector>

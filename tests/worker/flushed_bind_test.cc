@@ -1,4 +1,4 @@
-// A bind that is flushed. The device may have carried it out all the same, so nobody knows the window's key.
+// A bind that is flushed. The device may have executed the bind all the same, so nobody knows the window's key.
 #include <gtest/gtest.h>
 
 #include "worker_fixture.hpp"

@@ -21,7 +21,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The timeouts with which this program called ppoll(2); nullopt: no timeout.
+// The timeouts with which this program called ppoll(2); nullopt means no timeout.
 std::vector<std::optional<std::chrono::nanoseconds>> sleeps;
 // If set, called in place of ppoll(2).
 std::function<void()> instead_of_sleeping;

@@ -1,5 +1,6 @@
 // A provider that fails: it refuses posts, and its polls return errors. The faults are inserted into the context's ops,
-// where real faults occur too.
+// where real faults occur too. A marker is an empty request of the worker: when the marker completes, all requests
+// before it have ended.
 #include <array>
 #include <functional>
 #include <optional>
@@ -24,7 +25,7 @@ struct Script {
     std::uint64_t refuse_markers = 0;
     bool refuse_recvs = false;
     ibv_cq* broken = nullptr;
-    bool hold_back = false;  // true: polls put completions into `held` and return none
+    bool hold_back = false;  // polls put completions into `held` and return none
     std::vector<ibv_wc> held;
     std::function<void()> before_poll{};
 };

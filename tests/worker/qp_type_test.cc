@@ -1,5 +1,5 @@
-// Which opcodes a queue pair accepts. Its type is set when it is created, and both sides of the submission ring check
-// the opcode.
+// The opcodes that a queue pair of each type accepts. Both sides of the submission ring check the opcode of a request:
+// the session and the worker.
 #include <array>
 #include <set>
 

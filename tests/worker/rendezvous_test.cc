@@ -1,4 +1,5 @@
-// Messages that are longer than the receiver's buffers. The worker is stepped by hand.
+// Messages that are longer than the receiver's buffers (rendezvous): the sender announces such a message, and the
+// receiver's worker reads it from the sender's memory. The worker is stepped by hand.
 #include <array>
 #include <cstring>
 #include <numeric>
@@ -176,7 +177,7 @@ TEST_F(WorkerRendezvousTest, WhatWaitedForThePeersTermsGoesAsTheySay) {
     submit(send_long(2, kLong + 1));
     submit(send_long(3, kShort));
     auto received = world->await(2, kReceiver);
-    // Drops the final completion of the last life.
+    // Drops the final completion of the queue pair before its reset.
     std::erase_if(received, [](const Completion& completion) { return !completion.ok(); });
     ASSERT_EQ(received.size(), 2u);
     expect_long(received[0], 0, kLong);
@@ -483,7 +484,7 @@ TEST_F(WorkerRendezvousTest, ALostCompletionEndsTheConnection) {
 // When an end fails on its own, the peer can still read that end's memory until the failed end's QP is in ERR at its
 // device. Until then the announced bytes do not belong to the application.
 TEST_F(WorkerRendezvousTest, WhatThePeerMayStillReadEndsWithTheDevice) {
-    for (std::uint64_t i = 0; i < 2; ++i) {  // the application releases none, so the peer has no buffer left
+    for (std::uint64_t i = 0; i < 2; ++i) {  // the application releases no buffer, so the peer has none left
         submit(send_long(i, 300));
         ASSERT_EQ(world->await(1, kReceiver).size(), 1u);
         ASSERT_EQ(world->await(1, kSender).size(), 1u);
@@ -512,7 +513,7 @@ TEST_F(WorkerRendezvousTest, WhatThePeerMayStillReadEndsWithTheDevice) {
 
 // The device leaves a closed queue pair in RTS. Until the QP is destroyed, the peer can still read the announced bytes.
 TEST_F(WorkerRendezvousTest, WhatThePeerMayStillReadOutlastsAClosingThatTheDeviceDoesNotFollow) {
-    for (std::uint64_t i = 0; i < 2; ++i) {  // the application releases none, so the peer has no buffer left
+    for (std::uint64_t i = 0; i < 2; ++i) {  // the application releases no buffer, so the peer has none left
         submit(send_long(i, 300));
         ASSERT_EQ(world->await(1, kReceiver).size(), 1u);
         ASSERT_EQ(world->await(1, kSender).size(), 1u);

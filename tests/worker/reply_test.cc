@@ -1,5 +1,5 @@
-// Completions that the worker writes into the line of their request (replies). These tests check which completions come
-// that way, and that an application cannot tell which way a completion came.
+// Replies: completions that the worker writes into the cache line of their request in the submission ring. These tests
+// check which completions are replies, and that an application cannot tell which way a completion came.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -45,7 +45,8 @@ TEST_F(ReplyTest, OneAtATimeNothingGoesByTheRing) {
     EXPECT_EQ(world->worker.counters().delivered.value(), 1000u);
 }
 
-// The application cannot have submitted again so soon. A look at its ring would only delay the next request.
+// Right after a reply, the application cannot have submitted again yet. A look at its ring would only delay its next
+// request.
 TEST_F(ReplyTest, AfterAnAnswerAStepLeavesOutTwoLooksButNeverItsLast) {
     make();
     const auto looks_until_taken = [&](std::uint64_t tag, std::uint32_t most) {

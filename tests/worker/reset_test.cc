@@ -1,5 +1,5 @@
-// What a queue pair's life leaves behind when the next life begins: completions that the application has not polled,
-// and the worker's record of failures.
+// A reset ends one life of a queue pair and begins the next one. The first life leaves behind completions that the
+// application has not polled, and the worker's record of failures.
 #include <cstdint>
 #include <vector>
 
@@ -20,8 +20,8 @@ protected:
     }
 };
 
-// When a request is alone in its queue, its completion goes into the request's line. The first completion of the new
-// life would go there too, and the session reads lines before the ring.
+// When a request is alone in its queue, its completion goes into the request's cache line (a reply). The session reads
+// replies before the ring, so a reply at the beginning of the new life would overtake the completions of the old life.
 TEST_F(WorkerResetTest, CompletionsThatStandInTheRingComeBeforeTheFirstOfTheNewLife) {
     for (std::uint64_t tag = 0; tag < 4; ++tag) {
         submit(write(tag));

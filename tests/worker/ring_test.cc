@@ -8,7 +8,7 @@
 namespace pollcore::testing {
 namespace {
 
-constexpr std::uint32_t kLines = 64;
+constexpr std::uint32_t kLines = 64;  // cache lines of the ring
 constexpr RequestShape kTwoLines{.length = 100};
 
 int (*real_post_send)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
@@ -41,7 +41,7 @@ protected:
         ops.post_send = &refusing_post_send;
         posts_left = posts;
     }
-    /// The number of lines of the peer's ring that the sender has used.
+    /// The number of cache lines of the peer's ring that the sender has used.
     [[nodiscard]] static std::uint32_t consumed(const SteppedWorld::Qp& qp) {
         return dynamic_cast<const BlockFlow&>(qp.flow()).consumed();
     }

@@ -1,4 +1,4 @@
-// The worker searches rings and queues while it continues its work: see Worker::search().
+// The worker searches rings and queues for uses of an object while it continues its work (worker/in_use.hpp).
 #include <cstdint>
 #include <optional>
 #include <vector>

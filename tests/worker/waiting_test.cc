@@ -1,4 +1,5 @@
-// How an idle worker waits and falls asleep. The ladder is tested with scripted ways to wait and a scripted clock.
+// An idle worker climbs a ladder, the list of its ways to wait, and may fall asleep at its end. The ways to wait and
+// the clock are scripted here.
 #include <poll.h>
 
 #include <string>
@@ -14,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Records how the worker's loop waits. Each wait takes 10 cycles. After `most` waits the loop is told to stop.
+// Records how the worker's loop waits. Each wait takes 10 cycles. After `most` waits the script stops the loop.
 class LadderScript final : public IdleWays {
 public:
     LadderScript(SteppedWorld& world, int most) : world_(world), turns_(most) {}
@@ -240,7 +241,7 @@ TEST_F(WaitingTest, AnApplicationIsWokenOnceAndOnlyIfItSleeps) {
     EXPECT_FALSE(readable(session.event_fd()));
 }
 
-// The three ways: a single completion goes into its request's line, several completions go into the ring, and the
+// The three ways: a single completion goes into its request's cache line, several completions go into the ring, and the
 // completion of an atomic, which is no ordinary request, goes the general way.
 TEST_F(WaitingTest, AnApplicationIsWokenWhicheverWayItsCompletionComes) {
     Session& session = world->session();

@@ -1,5 +1,5 @@
-// Ordinary requests take the fast path (fast_path.cc), and must have the same results as by the general way. The tests
-// carry out one random program twice, the second time without ordinary queue pairs, and compare all visible results.
+// Ordinary requests take the fast path (worker/ordinary.hpp), and must have the same results as on the general way. The
+// tests run one random program twice, the second time without ordinary queue pairs, and compare all visible results.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -215,7 +215,7 @@ struct Seen {
     std::size_t failed = 0;
 };
 
-/// `more_steps`: steps added to each turn, so that everything completes.
+/// `more_steps` is the number of steps that are added to each turn, so that everything completes.
 void compare(std::uint64_t seed, Side& one, Side& other, int more_steps, Seen& seen) {
     Program program(seed);
     for (int i = 0; i < 400; ++i) {

@@ -20,7 +20,7 @@ inline constexpr std::size_t kReceived = 4096;
 
 /// The properties of a send queue request that a test may choose.
 struct RequestShape {
-    const SteppedWorld::Qp* qp = nullptr;  ///< null: queue pair a
+    const SteppedWorld::Qp* qp = nullptr;  ///< null means queue pair a
     std::uint8_t flags = kSignaled;
     std::uint32_t length = 8;
     std::size_t from = 0;  ///< offset in `source`
@@ -28,8 +28,8 @@ struct RequestShape {
 };
 /// The properties of a receive that a test may choose.
 struct RecvShape {
-    const SteppedWorld::Qp* qp = nullptr;  ///< null: queue pair b
-    /// Not null: the receive is for this shared receive queue and for no queue pair.
+    const SteppedWorld::Qp* qp = nullptr;  ///< null means queue pair b
+    /// If not null, the receive goes to this shared receive queue instead of a queue pair.
     const SteppedWorld::Srq* srq = nullptr;
     std::uint32_t length = 64;
     std::size_t to = kReceived;  ///< offset in `target`

@@ -1,5 +1,5 @@
-// The worker, stepped by hand on the software device. There is no second thread, and nothing happens that the test does
-// not ask for.
+// The worker, stepped by hand on the software device. There is no second thread, so everything happens in the test's
+// own calls.
 #include <array>
 #include <cstring>
 
@@ -82,7 +82,7 @@ TEST_F(WorkerTest, UnsignaledWorkIsRetiredAndCountedWithoutACompletion) {
     EXPECT_EQ(one().tag, 3u);
     EXPECT_EQ(world->session().retired(a->handle()), 3u);
     EXPECT_EQ(world->session().figures().in_flight(), 0u);
-    // After a quarter of the queue, the worker signals one request on its own account.
+    // After a quarter of the queue, the worker itself signals one request.
     for (std::uint64_t tag = 4; tag < 8; ++tag) {
         submit(write(tag, {.flags = 0}));
     }
@@ -526,8 +526,8 @@ TEST_F(WorkerTest, AFullRingIsSearchedForAKeyInPartsAndToItsEnd) {
     steps = 0;
     EXPECT_FALSE(world->uses_key(0, 1, target->lkey(), {}, 8));
     EXPECT_LT(steps, 600 / 64);
-    // The worker may take a request from the ring while it searches. It finds such a request in the queue pair's table,
-    // which it searches after the rings.
+    // The worker may take a request from the ring during the search. The search then finds the request in the queue
+    // pair's table, because it looks at the tables after the rings.
     EXPECT_TRUE(world->uses_key(0, 0, source->lkey(), {}, 7));
     EXPECT_FALSE(world->uses_key(0, 0, target->lkey() + 1000, {}, 7));
 }

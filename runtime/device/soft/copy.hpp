@@ -49,8 +49,8 @@ inline void copy_to_memory(std::byte* to, const std::byte* from, std::size_t siz
     }
 }
 
-/// How many bytes at the end of a write a thread may poll, if writes come in order: the last word, or the few words at
-/// the end of a record.
+/// The number of bytes at the end of a write that a thread may poll, if writes arrive in order. These bytes are the
+/// last word, or the few words at the end of a record (peer/record.hpp).
 inline constexpr std::size_t kLookedAt = 32;
 
 /// Like copy_to_memory(), but stores the last `looked_at` bytes word by word, in order, because a thread may poll any

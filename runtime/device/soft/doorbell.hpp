@@ -1,5 +1,5 @@
-// Wakes the thread of an engine when this thread sleeps on its completion channel. Another thread that brings work to
-// the engine rings the doorbell.
+// Wakes the thread of an engine while the thread sleeps on its completion channel. Another thread that brings work to
+// the engine rings this doorbell, which is not the doorbell of an HCA.
 //
 // No wake-up is lost. The bringer of work publishes the work, and then looks whether the engine's thread sleeps. The
 // engine's thread announces that it sleeps, and then looks for work. All four operations are sequentially consistent,
@@ -31,8 +31,8 @@ public:
 
     /// The calling thread announces that it will sleep unless it finds work after this call.
     void expect() noexcept { asleep_.store(true, std::memory_order_seq_cst); }
-    /// The calling thread is awake and looks for work. Empties fd(), even if a late ring comes from a thread that had
-    /// seen this one asleep. Otherwise fd() would stay readable, and the calling thread would never sleep again.
+    /// The calling thread is awake and looks for work. Empties fd(), because a thread that saw this one asleep may have
+    /// rung late. If fd() stayed readable, the calling thread could never sleep again.
     void answer() noexcept {
         asleep_.store(false, std::memory_order_seq_cst);
         (void)drain_event(fd_.get());

@@ -96,7 +96,8 @@ std::uint32_t Engine::receive_responses(LinkPair& link) noexcept {
     return work;
 }
 
-/// The oldest packet of a link that the fault plan does not drop. Null: there is none, or the fault plan delays it.
+/// Returns the link's oldest packet that the fault plan does not drop. Returns null if there is none, or if the fault
+/// plan delays it.
 const Packet* Engine::next_packet(Link& link) noexcept {
     if (link.held_until_ns() != 0 || core_.faults.armed(SoftFault::Kind::lose_packet, SoftFault::Kind::delay_packet))
         [[unlikely]] {
@@ -174,8 +175,8 @@ void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t fr
         notify(cq, wc, receive);
 }
 
-/// Fills in the payload and the time that the CQ keeps for the entry in this slot. A failed completion has no time: its
-/// place holds syndromes.
+/// Fills in the payload and the time that the CQ keeps for the entry in this slot. A failed completion has no time: as
+/// on an HCA, the place of the time holds syndromes.
 [[gnu::cold, gnu::noinline]] void Engine::keep_more(SoftCq& cq, std::uint32_t slot) noexcept {
     const Cqe& entry = cq.entries[slot];
     if (!cq.held.empty())
@@ -231,7 +232,7 @@ void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t fr
 }
 
 /// In a failed completion only wr_id, status, qp_num and vendor_err are valid. On hardware the other fields hold
-/// arbitrary values, and even the opcode may not fit the queue. So this fills them with garbage.
+/// arbitrary values, and even the opcode may not fit the queue. So this function fills them with garbage.
 [[gnu::cold, gnu::noinline]] void Engine::spoil(ibv_wc& wc) noexcept {
     const auto garbage = [this] {
         garbage_ ^= garbage_ << 13;

@@ -52,8 +52,8 @@ struct DeviceCore {
     ibv_gid gid{};
     /// Relaxed: it does not matter whether a port that goes down loses packets a moment earlier or later.
     std::atomic<bool> port_up{true};
-    /// The kernel has removed the device. Sequentially consistent, as is required of everything that a Doorbell is rung
-    /// for.
+    /// True after the kernel has removed the device. Sequentially consistent, because Doorbells are rung after the
+    /// change: see Doorbell.
     std::atomic<bool> removed{false};
     /// RNR NAKs of all QPs, including destroyed ones. Relaxed: they are only counters.
     std::atomic<std::uint64_t> rnr_naks_received{0};
@@ -99,13 +99,13 @@ public:
     void hold_clock(std::uint64_t now_ns) noexcept;
     void release_clock() noexcept { clock_held_ = false; }
 
-    /// Whether packets have come that the engine has not taken. For a thread that has announced that it will sleep: see
+    /// Whether the engine has packets that it has not taken. Called by a thread after it has announced its sleep: see
     /// Doorbell.
     [[nodiscard]] bool has_packets() const noexcept;
     /// Whether a QP waits for its next turn, or for room in a link.
     [[nodiscard]] bool has_turns() const noexcept { return !failed_ && !(tx_active_.empty() && rx_active_.empty()); }
 
-    /// The QP has something to send or to flush.
+    /// Called when the QP has something to send or to flush.
     void activate(SoftQp& qp) noexcept {
         tx_active_.push_back(qp);
         doorbell_->ring();
@@ -121,11 +121,11 @@ public:
 
     // ---- engine_table.cc: the control side's part ----
 
-    /// The device has failed: this engine does no more work, and packets that other engines send to it are lost. Takes
-    /// the lock.
+    /// Called when the device has failed. From now on this engine does no work, and packets that other engines send to
+    /// it are lost. Takes the lock.
     void fail() noexcept;
 
-    /// Gives the QP its number; false when the table is full.
+    /// Gives the QP its number. Returns false if the table is full.
     [[nodiscard]] bool add(SoftQp& qp);
     /// Takes the QP out of all lists and tables. Its CQEs stay in their CQs, unless the profile purges them.
     void remove(SoftQp& qp) noexcept;

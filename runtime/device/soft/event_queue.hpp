@@ -1,7 +1,7 @@
 // The asynchronous events of a device: those that nobody has taken yet, and those that were taken but not acknowledged.
 //
 // Thread safety: any thread may call all functions. Engines raise events under their own lock, so a thread takes this
-// queue's mutex last. The queue calls no code of others while it holds the mutex.
+// queue's mutex last. The queue calls no other code while it holds the mutex.
 // Events are rare, so a mutex and an allocation do not matter here.
 #pragma once
 

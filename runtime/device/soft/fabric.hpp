@@ -31,7 +31,7 @@ inline constexpr std::uint32_t kEnginesMax = 1u << (24 - kQpIndexBits);
 
 class Fabric {
 public:
-    /// The fabric of this name. Makes it if there is none.
+    /// Returns the fabric of this name. Makes the fabric if it does not exist.
     [[nodiscard]] static std::shared_ptr<Fabric> join(const std::string& name);
 
     [[nodiscard]] const std::string& name() const noexcept { return name_; }
@@ -44,8 +44,9 @@ public:
     void remove(Engine& engine) noexcept;
     /// Waits until no engine acts on an old value of another engine's Doorbell::used().
     void settle() noexcept;
-    /// The links from the engine `from` to the engine of QP `qp_num`. Makes them if there are none. Null when no engine
-    /// of a device with this GID has QPs of this number: packets to such a QP vanish, as on a real network.
+    /// Returns the links from the engine `from` to the engine of QP `qp_num`. Makes them if there are none. Returns
+    /// null if no engine of a device with this GID has QPs of this number: packets to such a QP vanish, as on a real
+    /// network.
     [[nodiscard]] std::shared_ptr<LinkPair> route(Engine& from, const ibv_gid& gid, std::uint32_t qp_num);
     /// Lets datagrams go from each engine of the device with GID `from` to each engine of the device with GID `to`,
     /// including engines that are made later. Must be called before the first send, because a send cannot wait for the

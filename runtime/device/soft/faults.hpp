@@ -4,7 +4,7 @@
 // reacts to it as to a real one: with flushes, retries and events.
 //
 // Thread safety: any thread may call FaultPlan's functions. Engines call them under their own lock. A plan calls no
-// code of others while it holds its mutex.
+// other code while it holds its mutex.
 // Cost: armed() is one relaxed load; everything else happens only while a fault of that kind is planned.
 #pragma once
 
@@ -20,8 +20,8 @@
 
 namespace pollcore {
 
-/// One planned fault. It counts occasions of its kind that match it, from the time when it was planned. It hits the
-/// `nth` occasion and those that follow, `count` in all.
+/// One planned fault. From the time when the fault is planned, the matching occasions of its kind are counted. The
+/// fault hits `count` occasions, beginning with the `nth`.
 struct SoftFault {
     enum class Kind : std::uint8_t {
         send,  ///< a request posted to a send queue is not carried out and completes with `status`
@@ -45,7 +45,8 @@ struct SoftFault {
     };
 
     Kind kind = Kind::send;
-    /// Only occasions of this QP; 0: of any. Calls that concern no QP, such as create_*, match only 0.
+    /// The fault hits only occasions of this QP. 0 means any occasion. Calls that concern no QP, such as create_*,
+    /// match only 0.
     std::uint32_t qp_num = 0;
     std::optional<ibv_qp_state> state = {};  ///< modify: only transitions to this state; empty: to any
     std::uint64_t nth = 1;                   ///< number of the first occasion that is hit; counted from 1

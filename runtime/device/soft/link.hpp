@@ -35,8 +35,8 @@ public:
 
     // ---- producer ----
 
-    /// A blank packet with room for `payload` bytes, or null when the link is full. It becomes part of the link by
-    /// push(); a packet that is not pushed is overwritten by the next one.
+    /// Returns a blank packet with room for `payload` bytes, or null if the link is full. push() adds the packet to the
+    /// link; a packet that is not pushed is overwritten by the next one.
     [[nodiscard]] Packet* prepare(std::uint32_t payload) noexcept {
         const std::uint32_t size = record_size_of(payload);
         const std::uint64_t offset = tail_ & (kCapacity - 1);
@@ -132,7 +132,7 @@ struct LinkPair {
     LinkPair(std::uint32_t from_engine, std::uint32_t to_engine, std::shared_ptr<Doorbell> at_far_end)
         : from(from_engine), to(to_engine), local(from_engine == to_engine), bell(std::move(at_far_end)) {}
 
-    /// Makes the packets pushed to one of the two links visible, and wakes the thread that waits for them.
+    /// Makes the packets that were pushed to `link` visible, and wakes the thread that waits for them.
     void publish(Link& link) noexcept {
         if (!bell->used()) [[likely]] {
             link.publish();
@@ -146,10 +146,10 @@ struct LinkPair {
     const std::uint32_t to;
     const bool local;
     const std::shared_ptr<Doorbell> bell;  ///< doorbell of the engine at the far end
-    /// True: the engine at the far end is gone, so packets to it are lost. Relaxed: an engine that sees the change late
-    /// only fills the link.
+    /// True if the engine at the far end is gone, so packets to it are lost. Relaxed: an engine that sees the change
+    /// late only fills the link.
     std::atomic<bool> receiver_gone{false};
-    /// True: the engine at the far end has QPs, so a thread polls for them. Relaxed: an engine that sees the change
+    /// True if the engine at the far end has QPs, so a thread polls for them. Relaxed: an engine that sees the change
     /// late only retries earlier or later.
     std::atomic<bool> attended{true};
     Link requests;

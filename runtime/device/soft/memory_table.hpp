@@ -50,9 +50,9 @@ struct WindowBind {
     int access = 0;
 };
 
-/// Memory that a peer's request may use; null when the request may not use it. If the request's key names a window,
-/// this object holds the window's lock as long as it lives. So when a bind or an invalidation completes, nobody uses
-/// the binding that it has ended.
+/// The memory that a peer's request names. host() is null if the request may not use it. If the request's key names a
+/// window, this object holds the window's lock as long as it lives. So when a bind or an invalidation completes, nobody
+/// uses the old binding.
 class RemoteMemory {
 public:
     RemoteMemory() = default;
@@ -79,7 +79,7 @@ public:
     [[nodiscard]] std::uint32_t add(const MemoryRegion& region) { return add(region, nullptr); }
     /// The new window's first key, or 0 when the table is full. The window opens no memory until it is bound.
     [[nodiscard]] std::uint32_t add(Window& window) { return add({}, &window); }
-    /// From now on no key of this key's place is found, whatever its lowest eight bits are.
+    /// From now on this key is not found, and neither is any other key that differs only in the lowest eight bits.
     void remove(std::uint32_t key) noexcept;
     /// Undoes remove().
     void restore(std::uint32_t key) noexcept;
@@ -91,7 +91,7 @@ public:
     void unbind(Window& window, const ibv_qp* qp = nullptr) noexcept;
 
     /// The memory at [address, address + length). Null if the key, `pd`, the region's bounds or its access rights do
-    /// not permit all bits of `access` there. `length` is not 0.
+    /// not permit all of `access` there. `length` is not 0.
     [[nodiscard]] std::byte* find(std::uint32_t key, const ibv_pd* pd, std::uint64_t address, std::uint64_t length,
                                   int access) const noexcept {
         const std::uint32_t index = key >> kKeyBits;
@@ -118,13 +118,13 @@ public:
         return find_window(key, qp, address, length, access);
     }
 
-    /// Carries out a bind that was posted to `qp`. False: the specification forbids it (IBTA 10.6.7.2), and nothing has
-    /// changed. Forbidden are a window or region of another PD, a region without IBV_ACCESS_MW_BIND, a range that
-    /// exceeds the region, remote write or atomic access to a region without local write access, and a type 2 window
-    /// that is bound already or would be empty.
+    /// Carries out a bind that was posted to `qp`. Returns false, and changes nothing, if the specification forbids the
+    /// bind (IBTA 10.6.7.2). Forbidden are a window or region of another PD, a region without IBV_ACCESS_MW_BIND, a
+    /// range that exceeds the region, remote write or atomic access to a region without local write access, and a type
+    /// 2 window that is bound already or would be empty.
     [[nodiscard]] bool bind(const WindowBind& bind, const ibv_qp& qp) noexcept;
-    /// Ends the binding of the type 2 window with this key, for a request on `qp`. False: no window with this key is
-    /// bound to `qp`.
+    /// Ends the binding of the type 2 window with this key, for a request on `qp`. Returns false if no window with this
+    /// key is bound to `qp`.
     [[nodiscard]] bool invalidate(std::uint32_t key, const ibv_qp& qp) noexcept;
 
 private:

@@ -1,5 +1,5 @@
 // The wire protocol of the software device: packets, packet sequence numbers (PSNs) and timers, as InfiniBand has them
-// (IBTA volume 1, chapter 9). A header is a struct instead of packed bits. Its payload follows it in the link.
+// (IBTA volume 1, chapter 9). A header is a struct instead of packed bits. The payload follows the header in the link.
 #pragma once
 
 #include <array>
@@ -58,7 +58,7 @@ enum PacketFlag : std::uint8_t {
     kInvalidate = 1 << 4,  ///< the receiver invalidates `rkey`
 };
 
-/// The codes of the AETH, the header of a response, in IBTA table "NAK codes".
+/// The codes in the AETH, the header of a response (IBTA table "NAK codes").
 enum class Nak : std::uint8_t { sequence = 0, invalid_request = 1, remote_access = 2, remote_operational = 3 };
 
 /// The header in front of each payload. One cache line, so that records in a link stay aligned.
@@ -98,7 +98,8 @@ static_assert(sizeof(Packet) == 64);
     return std::uint64_t{kTensOfMicroseconds[code & 31]} * 10'000;
 }
 
-/// Converts the local ACK timeout to nanoseconds: 4.096 us << code. Code 0: the timer never fires, and the result is 0.
+/// Converts the local ACK timeout to nanoseconds: 4.096 us << code. With code 0 the timer never fires, and the result
+/// is 0.
 [[nodiscard]] constexpr std::uint64_t ack_timeout_ns(std::uint8_t code) noexcept {
     return code == 0 ? 0 : std::uint64_t{4096} << (code & 31);
 }

@@ -3,9 +3,9 @@
 //
 // Thread safety: a thread uses an object only under the lock of the object's engine. There are two exceptions: members
 // marked as constant do not change after creation, and the device's control mutex guards the use counts.
-// Invariant of the counts of a queue, which only grow (32 bits, wrapping): freed <= done <= cursor <= assigned <=
-// posted <= freed + depth. A slot becomes free when its own completion, or that of a later slot, has been polled, as on
-// an HCA. So a queue that is full of unsignaled sends stays full.
+// Invariant: the counts of a queue only grow (32 bits, wrapping), and freed <= done <= cursor <= assigned <= posted <=
+// freed + depth. A slot becomes free when its own completion, or that of a later slot, has been polled, as on an HCA.
+// So a queue that is full of unsignaled sends stays full.
 #pragma once
 
 #include <bit>
@@ -72,8 +72,8 @@ struct HeldPayload {
 /// Which completions may raise the CQ's next event, as set by ibv_req_notify_cq(3).
 enum class Armed : std::uint8_t { no, solicited, any };
 
-/// Moderation of events (ibv_modify_cq(3)): an event is raised after `count` completions, or when `period_ns` have
-/// passed since the first of fewer completions.
+/// Moderation of events (ibv_modify_cq(3)): an event is raised when `count` completions are held, or when `period_ns`
+/// have passed since the first held completion.
 struct Moderation {
     std::uint32_t count = 1;
     std::uint64_t period_ns = 0;
@@ -226,7 +226,7 @@ struct Requester {
     std::uint8_t rnr_retries_left = 0;
     bool waiting_rnr = false;
     std::uint64_t deadline_ns = 0;  ///< time at which the timer fires; 0: set at the next look at the clock
-    /// Time since which packets wait for the peer's thread, which does not poll; 0: none wait.
+    /// Time at which packets began to wait because the peer's thread does not poll. 0 means that none wait.
     std::uint64_t waits_since_ns = 0;
     // constant from RTS on, except rnr_naks
     std::uint64_t ack_timeout_ns = 0;  ///< 0: never
@@ -241,7 +241,8 @@ struct ResponseJob {
     enum class Kind : std::uint8_t { ack, nak, rnr_nak, read, atomic };
     Kind kind = Kind::ack;
     std::uint8_t syndrome = 0;
-    /// Read, atomic: answers a duplicate request, which Responder::reads_queued does not count.
+    /// Only for reads and atomics. True if the job answers a duplicate request, which Responder::reads_queued does not
+    /// count.
     bool again = false;
     std::uint32_t psn = 0;  ///< PSN of the next response packet
     std::uint32_t rkey = 0;
@@ -310,7 +311,7 @@ struct alignas(kCacheLine) SoftQp : ibv_qp {
     Responder rx;
     WorkQueue<RecvWqe> rq;      ///< not used with an SRQ
     SoftSrq* shared = nullptr;  ///< the SRQ that receives are taken from; constant
-    /// True: a small message waits in its CQE. Only with SoftProfile::copies_at_poll, and without
+    /// True if small messages wait in their CQEs. Only with SoftProfile::copies_at_poll, and without
     /// QpOptions::foreign_addresses.
     bool payload_in_cqe = false;
     bool receive_taken = false;  ///< with an SRQ: `taken` holds the receive of the message that is arriving

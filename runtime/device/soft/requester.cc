@@ -12,12 +12,12 @@ namespace {
 [[nodiscard]] bool is_atomic(const SendWqe& wqe) noexcept {
     return wqe.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wqe.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
-/// A read or an atomic: its answer carries data, and it counts against max_rd_atomic.
+/// Whether the WQE is a read or an atomic. Its answer contains data, and it counts against max_rd_atomic.
 [[nodiscard]] bool is_read(const SendWqe& wqe) noexcept {
     return wqe.opcode == IBV_WR_RDMA_READ || is_atomic(wqe);
 }
 
-/// A bind or an invalidation, which sends no packet.
+/// Whether the WQE is a bind or an invalidation, which sends no packet.
 [[nodiscard]] bool is_local(const SendWqe& wqe) noexcept {
     return wqe.opcode == IBV_WR_LOCAL_INV || wqe.opcode == IBV_WR_BIND_MW;
 }
@@ -285,8 +285,8 @@ void Engine::on_response(SoftQp& qp, const Packet& packet) noexcept {
     }
 }
 
-/// Completes the WQEs whose packets are all before `psn`. False when the response is stale, or when it shows that a
-/// read's answer was lost. Then the read is requested again (implied NAK, IBTA 9.7.5.2).
+/// Completes the WQEs whose packets are all before `psn`. Returns false if the response is stale, or if it shows that a
+/// read's answer was lost. A read whose answer was lost is requested again (implied NAK, IBTA 9.7.5.2).
 bool Engine::acknowledge_before(SoftQp& qp, std::uint32_t psn) noexcept {
     Requester& tx = qp.tx;
     if (psn_diff(psn, tx.una_psn) < 0 || psn_diff(psn, tx.sent_psn) > 0)
@@ -312,7 +312,7 @@ bool Engine::acknowledge_before(SoftQp& qp, std::uint32_t psn) noexcept {
     return true;
 }
 
-/// Called after una_psn has moved. Resets the retry counters, and lets requests go on that waited for this.
+/// Called after una_psn has moved. Resets the retry counters, and continues requests that waited for this progress.
 void Engine::after_progress(SoftQp& qp) noexcept {
     Requester& tx = qp.tx;
     tx.retries_left = tx.retry_count;

@@ -291,7 +291,8 @@ void Engine::expect_next(SoftQp& qp, std::uint32_t packets) noexcept {
 
 // ---- receives and their completions ----
 
-/// Takes a receive for the message that begins. It is qp.receive() until complete_recv(). False: there is no receive.
+/// Takes a receive for the message that begins. qp.receive() returns this receive until complete_recv(). Returns false
+/// if there is no receive.
 bool Engine::take_receive(SoftQp& qp) noexcept {
     return qp.shared == nullptr ? qp.rq.done != qp.rq.posted : take_shared_receive(qp);
 }
@@ -336,7 +337,7 @@ void Engine::complete_recv(SoftQp& qp, const ibv_wc& wc) noexcept {
 }
 
 /// Lets a small message wait in its CQE, like a provider whose NIC writes small messages into CQEs. The SGE is checked
-/// now; the CPU that polls copies the message. False if the message does not fit, or the SGE is not allowed.
+/// now; the CPU that polls copies the message. Returns false if the message does not fit, or the SGE is not allowed.
 [[gnu::cold, gnu::noinline]] bool Engine::hold_payload(SoftQp& qp, const RecvWqe& wqe, const Packet& packet) noexcept {
     const bool whole = (packet.flags & kFirst) != 0 && (packet.flags & kLast) != 0;
     if (!whole || packet.payload_size == 0 || packet.payload_size > SoftProfile::kPayloadInCqe || wqe.num_sge == 0)
@@ -359,7 +360,8 @@ void Engine::push_job(SoftQp& qp, const ResponseJob& job) noexcept {
     rx_active_.push_back(qp);
 }
 
-/// Queues an acknowledgement. Acknowledgements are cumulative, so if the newest job is one, it only gets the later PSN.
+/// Queues an acknowledgement. Acknowledgements are cumulative, so if the newest job is an acknowledgement, it only gets
+/// the later PSN.
 void Engine::push_ack(SoftQp& qp, std::uint32_t psn) noexcept {
     Responder& rx = qp.rx;
     if (!rx.idle()) {
@@ -419,7 +421,7 @@ std::uint32_t Engine::answer(SoftQp& qp, bool& more) noexcept {
     return sent;
 }
 
-/// Sends one packet of a read's answer. False: the link is full.
+/// Sends one packet of a read's answer. Returns false if the link is full.
 bool Engine::answer_read(SoftQp& qp, ResponseJob& job, bool& finished) noexcept {
     const std::uint32_t size = std::min(qp.mtu, job.length);
     const RemoteMemory memory =

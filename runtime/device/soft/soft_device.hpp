@@ -6,15 +6,15 @@
 // of one process that name the same fabric reach each other.
 //
 // Thread safety: any thread may call the verbs and all functions of Device. Threads that use different thread domains
-// share nothing but the links between them.
+// share only the links between them.
 //
 // Time: while a timer is armed, the clock is read once in many polls. It is also read for each completion that gets a
 // time stamp. advance() runs each timer exactly at its time.
 //
 // Where the specification leaves the behaviour open, the device behaves as follows:
-//  - destroy() returns EBUSY for an object whose events, asynchronous or of completions, were taken and not
-//    acknowledged. (ibv_destroy_* would wait, and a single control thread could wait for ever.) Events of the object
-//    that nobody has taken are dropped.
+//  - destroy() returns EBUSY for an object with events, asynchronous or of completions, that were taken and not
+//    acknowledged. It does not wait as ibv_destroy_* does, because a single control thread could wait for ever. Events
+//    of the object that nobody has taken are dropped.
 //  - CQEs of a QP that was reset or destroyed stay in their CQ, unless the profile has purges_cqes.
 //  - fields of a failed completion that the specification calls invalid hold garbage; vendor_err is
 //    soft::vendor_err_of(status).
@@ -28,8 +28,8 @@
 //    one slot. All QPs of an SRQ must be in the SRQ's thread domain.
 //  - a limit that is armed while an SRQ has fewer receives raises its event at once.
 //  - the state SQD is not offered.
-//  - a bind is checked against the memory window's key at the time when the bind's turn comes. If a type 2 window is
-//    bound to a QP, destroying the QP ends the binding.
+//  - a bind is checked against the memory window's key when the engine executes the bind. If a type 2 window is bound
+//    to a QP, destroying the QP ends the binding.
 //  - a send with invalidate whose key cannot be invalidated is acknowledged. Its receive fails with
 //    IBV_WC_REM_INV_REQ_ERR, and the receiver's QP goes to ERR.
 #pragma once
@@ -68,10 +68,10 @@ struct SoftDeviceOptions {
     std::string name = "soft0";
     /// Devices on one fabric reach each other.
     std::string fabric = "default";
-    /// The clock: returns nanoseconds that never go back. Empty: std::chrono::steady_clock.
+    /// The clock: returns nanoseconds that never go back. If empty, std::chrono::steady_clock is used.
     std::function<std::uint64_t()> clock_ns = {};
     DeviceLimits limits = default_soft_limits();
-    /// The most memory regions and windows together.
+    /// The largest number of memory regions and windows together.
     std::uint32_t memory_regions_max = 16384;
     ibv_mtu active_mtu = IBV_MTU_4096;
     SoftProfile profile = {};
@@ -93,8 +93,8 @@ public:
     void set_port_up(bool up);
     /// Simulates a failure of the hardware. From now on no work is done, and posts have no effect. Polls find only
     /// completions that are in the CQ already. Calls that make or change an object fail with EIO, but objects can be
-    /// destroyed. Raises IBV_EVENT_DEVICE_FATAL. Clears the fault plan; faults that are injected later concern a failed
-    /// device.
+    /// destroyed. Raises IBV_EVENT_DEVICE_FATAL. Clears the fault plan; faults that are injected later apply to the
+    /// failed device.
     void fail();
     /// Simulates that the kernel removes the device. Like fail(), but destroying objects, arming CQs and taking events
     /// fail with EIO, too. Objects for which destroy() was called are kept until the device is destroyed.
@@ -105,7 +105,7 @@ public:
     void inject(const SoftFault& fault);
     /// Drops all planned faults.
     void clear_faults();
-    /// How often planned faults of this kind have happened.
+    /// Returns how often planned faults of this kind have happened.
     [[nodiscard]] std::uint64_t faults_met(SoftFault::Kind kind) const noexcept;
 
     [[nodiscard]] std::string describe() const override;
@@ -146,7 +146,7 @@ public:
     int destroy(ibv_qp* qp) noexcept override;
     /// Returns EBUSY while QPs use the SRQ. Receives that are still in the SRQ end without a completion.
     int destroy(ibv_srq* srq) noexcept override;
-    /// After the return the device does not touch the region's memory any more. Returns EBUSY while windows are bound
+    /// When the call returns, the device no longer touches the region's memory. Returns EBUSY while windows are bound
     /// to the region.
     int destroy(ibv_mr* mr) noexcept override;
     int destroy(ibv_mw* window) noexcept override;
@@ -170,8 +170,8 @@ private:
     /// Throws when `asked` is more than `has`.
     void require_within(std::string_view what, std::uint64_t asked, std::uint64_t has) const;
     [[nodiscard]] bool ended(const void* object) const noexcept;
-    /// Frees a destroyed object, and returns 0. After remove() it keeps the object, and returns EIO. It does so because
-    /// libibverbs keeps an object that the kernel refuses to destroy, and the caller may ask again.
+    /// Frees a destroyed object, and returns 0. After remove(), keeps the object and returns EIO, because libibverbs
+    /// keeps an object that the kernel refuses to destroy, and the caller may try again.
     template <class T>
     [[nodiscard]] int end(std::unique_ptr<T> object) noexcept {
         if (!removed_)

@@ -1,8 +1,8 @@
-// The lock of an engine: one exchange when nobody else wants it.
+// The lock of an engine or of a memory window. Taking the lock while it is free costs one exchange.
 //
 // An engine is meant for one thread, so its lock is nearly always free. The lock exists because the verbs are
-// thread-safe, and because the control side changes objects under the data path (D44). A waiting thread spins briefly.
-// Then it gives the core away, because the holder of the lock may need this core.
+// thread-safe, and because the control side changes objects that the data path uses (D44). A waiting thread spins
+// briefly. Then it yields the core, because the holder of the lock may need this core.
 //
 // Thread safety: like a mutex, and not recursive. Works with std::lock_guard.
 #pragma once

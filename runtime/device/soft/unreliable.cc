@@ -111,7 +111,7 @@ void Engine::on_unacknowledged(SoftQp& qp, const Packet& packet) noexcept {
     }
 }
 
-/// False: the whole message must be dropped.
+/// Returns false if the whole message must be dropped.
 bool Engine::begin_unacknowledged(SoftQp& qp, const Packet& packet) noexcept {
     Responder& rx = qp.rx;
     rx.offset = 0;

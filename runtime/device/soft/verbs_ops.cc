@@ -72,8 +72,8 @@ void copy_sges(const ibv_sge* from, std::uint32_t count, ibv_sge* to) noexcept {
     return 0;
 }
 
-/// Fills in the WQE of a bind, for a window of either type. The WQE holds the keys of this moment. They are checked
-/// when the bind's turn comes.
+/// Fills in the WQE of a bind, for a window of either type. The WQE holds the current keys. The engine checks them when
+/// it executes the bind.
 void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const ibv_mw_bind_info& bind) noexcept {
     wqe.imm = window.rkey;
     wqe.rkey = new_key;
@@ -102,7 +102,7 @@ void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const 
     return commit(qp, wqe);
 }
 
-/// False when this QP may not use the address handle.
+/// Returns false if this QP may not use the address handle.
 [[nodiscard]] bool copy_destination(SoftQp& qp, const ibv_send_wr& wr) noexcept {
     const auto* ah = static_cast<const SoftAh*>(wr.wr.ud.ah);
     if (ah == nullptr || ah->pd != qp.pd)
@@ -282,8 +282,8 @@ int poll_cq(ibv_cq* base, int num_entries, ibv_wc* wc) noexcept {
     return taken;
 }
 
-/// Returns EINVAL for a CQ without a channel, because a thread would wait for the event for ever; the specification
-/// does not forbid this call. If the CQ is armed for any completion, arming it for solicited ones changes nothing (IBTA
+/// Returns EINVAL for a CQ without a channel, because a thread would wait for the event for ever. The specification
+/// does not forbid the call. If the CQ is armed for any completion, arming it for solicited ones changes nothing (IBTA
 /// 11.4.2.2).
 int req_notify_cq(ibv_cq* base, int solicited_only) noexcept {
     SoftCq& cq = SoftCq::of(*base);

@@ -20,9 +20,9 @@ struct SoftContext : ibv_context {
 /// have returns EOPNOTSUPP.
 [[nodiscard]] ibv_context_ops verbs_ops() noexcept;
 
-/// Fills in the functions in the CQ that ibv_start_poll, ibv_next_poll, ibv_end_poll and the ibv_wc_read_* call.
+/// Sets those functions of the CQ that ibv_start_poll, ibv_next_poll, ibv_end_poll and the ibv_wc_read_* call.
 void set_extended_ops(ibv_cq_ex& cq) noexcept;
-/// Fills in the function that ibv_wc_read_completion_ts calls, for a CQ that was made with time stamps.
+/// Sets the function that ibv_wc_read_completion_ts calls, for a CQ that was made with time stamps.
 void set_time_op(ibv_cq_ex& cq) noexcept;
 
 }  // namespace pollcore::soft

@@ -107,9 +107,9 @@ int read_numa_node(const ibv_device& device) {
     return file >> node ? node : -1;
 }
 
-// Soft-RoCE's vendor id. When Soft-RoCE's ibv_next_poll finds no completion, it advances the CQ and unlocks it, at
-// least in rdma-core 44. The ibv_end_poll that must follow does both again. Then the CQ shows old entries as new ones
-// (D35).
+// Soft-RoCE's vendor id. When Soft-RoCE's ibv_next_poll finds no completion, it advances the CQ and releases the CQ's
+// lock, at least in rdma-core 44. The ibv_end_poll that must follow does both again. Then the CQ shows old entries as
+// new ones (D35).
 constexpr std::uint32_t kSoftRoceVendor = 0xffffff;
 
 std::uint32_t at_least_zero(int value) {
@@ -180,8 +180,8 @@ void VerbsDevice::query_limits() {
     const bool mlx5 = mlx5dv_is_supported(context_->device);
     limits_.next_poll = !soft_roce;
     limits_.poll = soft_roce ? kPollOfSoftRoce : mlx5 ? kPollOfMlx5 : kPollOfOthers;
-    // Soft-RoCE's library leaves all memory of SGEs to the kernel. mlx5's library can be told to leave it to the NIC.
-    // Of other providers this is not known.
+    // Soft-RoCE's library leaves all memory of SGEs to the kernel. mlx5's library can be told to leave this memory to
+    // the NIC. The behaviour of other providers is not known.
     limits_.foreign_addresses = soft_roce || mlx5;
     ibv_device_attr_ex more{};
     if (ibv_query_device_ex(context_.get(), nullptr, &more) == 0) {  // otherwise the device has none of these features
@@ -255,7 +255,7 @@ bool VerbsDevice::probe_extended_cqs(bool device_time) {
     if (cq != nullptr) {
         (void)ibv_destroy_cq(cq);
     }
-    return cq != nullptr;  // false, whatever the cause: then CQs are polled by ibv_poll_cq, or have no time stamps
+    return cq != nullptr;  // after any failure, CQs are polled by ibv_poll_cq, or have no time stamps
 }
 
 std::uint32_t VerbsDevice::probe_inline_max(ibv_pd* pd, ibv_cq* cq) {

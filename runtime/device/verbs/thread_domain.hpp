@@ -1,6 +1,6 @@
 // An ibv_td, and the parent domains that tie it to the PDs of its QPs and CQs.
 //
-// Thread safety: only the control thread uses it, like the device.
+// Thread safety: like the device, only the control thread uses this class.
 // Lifetime: all objects that were made in the domain are destroyed before it. The domain is destroyed before its
 // device.
 #pragma once

@@ -13,8 +13,8 @@ namespace pollcore {
 /// ENODEV and EIO.
 [[nodiscard]] Error verbs_error(int errno_value, const std::string& what);
 
-/// The errno value in the result of a verb; 0: success. Most verbs return the errno value. Some verbs return -1 and set
-/// errno. Some providers return the negative errno value.
+/// Returns the errno value in the result of a verb, or 0 for success. Most verbs return the errno value. Some verbs
+/// return -1 and set errno. Some providers return the negative errno value.
 [[nodiscard]] inline int verbs_result(int returned) noexcept {
     if (returned == -1 && errno != 0) {
         return errno;

@@ -1,4 +1,4 @@
-// What structure.py has to find, and what it has to leave alone.
+// Faults that structure.py must report, and code that it must not report.
 #pragma once
 
 #include <atomic>

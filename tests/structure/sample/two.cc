@@ -13,7 +13,7 @@ namespace {
 
 void known_here() {
     of_other_two();
-}  // its namesake in other/two.cc calls somebody else
+}  // the function of this name in other/two.cc calls another function
 
 }  // namespace
 

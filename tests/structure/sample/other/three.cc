@@ -5,7 +5,7 @@ namespace sample {
 struct Twin {};
 using TwinNumber = long;
 
-// In a circle with one.cc, by way of a header.
+// Makes a cycle with one.cc, through an inline function of a header.
 void three() {
     Reader reader;
     reader.through_a_header();
