@@ -26,13 +26,13 @@ namespace pollcore {
 struct AttachCounts {
     std::uint64_t attached = 0;
     std::uint64_t refused = 0;   ///< processes that were not allowed, had another version, or were too many
-    std::uint64_t evicted = 0;   ///< processes that were taken down because they broke the rules
-    std::uint64_t detached = 0;  ///< processes that detached in order
+    std::uint64_t evicted = 0;   ///< processes that were ended: they broke the rules, or may not attach any more
+    std::uint64_t detached = 0;  ///< processes that detached by themselves
     std::uint64_t died = 0;      ///< processes that died or hung up
     /// Processes whose requests in flight were not all flushed in time. The runtime completed the remaining requests.
     std::uint64_t cut_short = 0;
     std::uint32_t now = 0;  ///< processes that are attached or being taken down now
-    /// Longest time from a process's death until all its objects were released.
+    /// Longest time from the death or eviction of a process until all its objects were released.
     std::chrono::microseconds longest_clean_up{0};
 };
 
@@ -41,7 +41,7 @@ class POLLCORE_API AttachServer {
 public:
     /// Makes the socket config.path and listens there. Replaces a socket that a killed daemon of this user has left
     /// there. Makes the socket file again if somebody removes it later. The runtime must outlive this object. Throws
-    /// Error: EADDRINUSE when another process may have its socket there.
+    /// Error: EADDRINUSE if another process seems to have its socket there.
     AttachServer(Runtime& runtime, const AttachConfig& config);
     ~AttachServer();
     AttachServer(const AttachServer&) = delete;

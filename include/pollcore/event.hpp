@@ -18,7 +18,7 @@ namespace pollcore {
 /// the runtime's own.
 enum class EventType : std::uint8_t {
     // Events of completion queues; Event::worker names the worker that polls the queue.
-    cq_err = 0,  ///< the CQ overran, or polling it failed; the runtime has closed its queue pairs (D46)
+    cq_err = 0,  ///< the CQ overran, or polling it failed; queue pairs that use this CQ are closed (D46)
     // Events of queue pairs; Event::qp names the queue pair.
     qp_fatal = 1,
     qp_req_err = 2,
@@ -28,7 +28,7 @@ enum class EventType : std::uint8_t {
     path_mig = 6,
     path_mig_err = 7,
     // Events of devices.
-    device_fatal = 8,  ///< the device is unusable: its requests have been completed with device_removed
+    device_fatal = 8,  ///< the device is unusable; its requests have ended with Status::device_removed
     // Events of ports; Event::port is the port's number.
     port_active = 9,
     port_err = 10,  ///< the link is down; requests in flight end by their own time-outs
@@ -43,14 +43,14 @@ enum class EventType : std::uint8_t {
     // Events of ports.
     client_reregister = 17,
     gid_change = 18,
-    // An event of work queues; the runtime makes no work queues.
+    // An event of work queues outside queue pairs (ibv_create_wq(3)). The runtime makes none.
     wq_fatal = 19,
 
     /// The device is gone. The kernel or the connection manager has reported this, not the device. The device's
     /// requests have been completed as for device_fatal; if both events come, the requests complete only once.
     device_removed = 128,
-    /// In an attached process: the daemon is stopping, and no process can attach. A process that has not detached when
-    /// the daemon's drain_timeout is over is ended, with a completion for each request in flight.
+    /// In an attached process: the daemon is stopping, and no process can attach. The process has the daemon's
+    /// drain_timeout to detach. Then the daemon ends the attachment, and each request in flight gets a completion.
     stopping = 129,
 };
 inline constexpr std::size_t kVerbsEventTypes = 20;

@@ -41,8 +41,8 @@ namespace {
 }  // namespace
 
 void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
-    // The application reads this cache line all the time, so fetching the line takes as long as moving it between two
-    // cores. The prefetch begins before the first completion is read (D3).
+    // The application polls the slot of the next completion, so the slot's line is in the application's cache. Moving
+    // it to this core takes long, and therefore begins before the first completion is read (D3).
     if (cq.served() != nullptr) [[likely]] {
         cq.served()->prefetch_completions();
     }
@@ -57,8 +57,8 @@ void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
     }
 }
 
-// Sessions that request the device's time have wide completions, which are never ordinary. On such a CQ, the
-// completions of other sessions go the general way, too (D37).
+// Routes completions of a CQ with time stamps. All of them go the general way, even those of sessions that did not
+// ask for the device's time (D37).
 [[gnu::noinline]] void Router::route_with_times(WorkerCq& cq, std::uint32_t n) noexcept {
     for (std::uint32_t i = 0; i < n; ++i) {
         turn_.set_device_time(device_times_[i]);

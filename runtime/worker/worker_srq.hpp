@@ -29,7 +29,7 @@ public:
         std::uint32_t sges_max = 1;
         std::uint32_t device = 0;
         std::uint32_t pd = 0;
-        /// Index at the worker of the session that submits the receives and gets all completions.
+        /// The session that submits the receives and gets all completions: its index in the worker's table.
         std::uint32_t session = 0;
     };
 
@@ -44,7 +44,7 @@ public:
     [[nodiscard]] SrqHandle handle() const noexcept { return options_.handle; }
     [[nodiscard]] RecvQueue& recvs() noexcept { return recvs_; }
     [[nodiscard]] const RecvQueue& recvs() const noexcept { return recvs_; }
-    /// The session that submits the receives. Set by add().
+    /// The session that submits the receives. Null before add().
     [[nodiscard]] const WorkerSession* session() const noexcept { return session_; }
 
     /// Called when the worker gets the SRQ.
@@ -53,7 +53,7 @@ public:
         publish_record();
         recvs_.refill(turn);
     }
-    /// From now on the SRQ refuses receives. Receives that it has, and receives that it refuses, end with `status`.
+    /// From now on no receive is posted. Receives that the device has not completed, and later ones, get `status`.
     void retire(Status status) noexcept {
         closing_ = true;
         leftover_status_ = status;

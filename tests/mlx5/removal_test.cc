@@ -201,7 +201,8 @@ TEST_F(Removal, BetweenClosesIsNoErrorOfTheirs) {
     expect_others_go_on();
 }
 
-// At the pace "hand" the model flushes nothing by itself, so the close waits until the removal.
+// The device is a model of a NIC (tests/mlx5_model). At its pace "hand" it flushes nothing by itself, so the close
+// waits until the removal.
 TEST_F(Removal, InTheMiddleOfACloseEndsIt) {
     const std::uint64_t sends = runtime.worker_counters(0).sends.value();
     for (std::uint64_t tag = 0; tag < 10; ++tag) {

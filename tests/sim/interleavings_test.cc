@@ -1,5 +1,5 @@
-// No wake-up is lost (I8): tries every interleaving of a worker that falls asleep with work that arrives meanwhile,
-// step by step through the worker's own code.
+// No wake-up is lost (I8). Work arrives while a worker falls asleep. The tests run the worker's own code in every
+// order in which these two can meet. Two of the tests limit the number of preemptions.
 #include <poll.h>
 
 #include <array>
@@ -44,7 +44,7 @@ struct Scene {
         options.sleeps = true;
         options.wait = [this] {
             if (Explorer* explorer = Explorer::current(); explorer != nullptr) {
-                explorer->yield();  // the worker has a thread
+                explorer->yield();  // the worker runs in a thread of the explorer
             } else {
                 world.step();
             }
@@ -123,7 +123,7 @@ struct Scene {
         wr.opcode = IBV_WR_SEND;
         ASSERT_EQ(ibv_post_send(other.get(), &wr, &bad), 0);
         ibv_wc wc;
-        (void)ibv_poll_cq(other_cq.get(), 1, &wc);  // sends the packet
+        (void)ibv_poll_cq(other_cq.get(), 1, &wc);  // a poll makes the software device send the packet
     }
 
     alignas(64) std::array<std::byte, 128> bytes{};
@@ -143,7 +143,7 @@ class Interleavings : public ::testing::Test {
 protected:
     ~Interleavings() override { plant(Bug::none); }
 
-    /// Runs all interleavings and returns their number. Fails if one of them gets stuck.
+    /// Runs all interleavings and returns their number. Ends at the first that gets stuck, and describes it in `stuck`.
     std::uint64_t all(const std::function<std::vector<Explorer::Thread>(Scene&)>& threads,
                       std::uint32_t preemptions_max = ~std::uint32_t{0}) {
         stuck.clear();
@@ -229,7 +229,7 @@ TEST_F(Interleavings, OfACommandLoseNoWakeUp) {
     RecordProperty("runs", std::to_string(runs));
 }
 
-// The exploration finds each of the planted bugs that lose a wake-up. The simulation must find them, too.
+// The exploration finds each of the planted bugs that lose a wake-up. The random simulation looks for them, too.
 TEST_F(Interleavings, FindWhatLosesAWakeUp) {
     for (const Bug bug : {Bug::no_last_look, Bug::late_word, Bug::careless_sleeper}) {
         plant(bug);

@@ -18,12 +18,12 @@ loads() { readelf -d "$1" | sed -n 's/.*NEEDED.*\[\(libpollcore[^]]*\)\]/\1/p' |
 run() { # PROGRAM
     LD_LIBRARY_PATH=$libdir timeout 60 "$1" >"$1.out" 2>&1
     local said="pollcore $version"
-    [[ $1 != *in-c* ]] || said='nobody answers' # version.hpp is for C++
+    [[ $1 != *in-c* ]] || said='nobody answers' # a C program has no version.hpp to print
     grep -qx "$said" "$1.out"
 }
 
 step='pkg-config: programs that embed the runtime, or attach, are built with the shared libraries'
-# shellcheck disable=SC2046 # words are wanted
+# shellcheck disable=SC2046 # the flags must be split into words
 {
     c++ -std=c++20 "${warnings[@]}" "$work/embed.cc" $(pkg-config --cflags --libs pollcore) -o "$work/embed"
     c++ -std=c++20 "${warnings[@]}" "$work/client.cc" $(pkg-config --cflags --libs pollcore-client) -o "$work/client"
