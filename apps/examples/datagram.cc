@@ -22,12 +22,7 @@ public:
         : session_(session),
           memory_(runtime.allocate(2 * kBuffer, Access::local())),
           qp_(runtime.create_queue_pair({.type = QpType::ud, .qkey = kQkey, .shares = {{.session = &session}}})) {
-        WorkRequest receive;
-        receive.qp = qp_.handle();
-        receive.opcode = Opcode::recv;
-        receive.num_sge = 1;
-        receive.sge = {.addr = memory_.addr() + kBuffer, .length = kBuffer, .lkey = memory_.lkey()};
-        example::submit(session_, receive);
+        example::submit(session_, WorkRequest::recv(qp_.handle(), memory_.sge(kBuffer, kBuffer)));
     }
 
     [[nodiscard]] QpInfo info() const { return qp_.info(); }
@@ -35,16 +30,8 @@ public:
 
     void send(std::string_view text, const AddressHandle& way, std::uint32_t qp_num, std::uint32_t qkey) {
         std::memcpy(memory_.data(), text.data(), text.size());
-        WorkRequest request;
-        request.qp = qp_.handle();
-        request.opcode = Opcode::send;
-        request.flags = kSignaled;  // without this flag only a failure has a completion
-        request.num_sge = 1;
-        request.sge = {
-            .addr = memory_.addr(), .length = static_cast<std::uint32_t>(text.size()), .lkey = memory_.lkey()};
-        request.ud = {way.handle(), qp_num};
-        request.remote_qkey = qkey;
-        example::submit(session_, request);
+        const Sge message = memory_.sge(0, static_cast<std::uint32_t>(text.size()));
+        example::submit(session_, WorkRequest::send(qp_.handle(), message).to({way.handle(), qp_num}, qkey));
     }
 
     // The completion of the receive. Skips the completions of this end's own sends.

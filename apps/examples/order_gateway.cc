@@ -55,13 +55,7 @@ public:
     template <class Message>
     void send(const Message& message) {
         std::memcpy(memory_.data(), &message, sizeof message);
-        WorkRequest request;
-        request.qp = qp_.handle();
-        request.opcode = Opcode::send;
-        request.num_sge = 1;
-        request.sge = {.addr = memory_.addr(), .length = sizeof message, .lkey = memory_.lkey()};
-        request.flags = kSignaled;  // the buffer is written again for the next message
-        example::submit(session_, request);
+        example::submit(session_, WorkRequest::send(qp_.handle(), memory_.sge(0, sizeof message)));
     }
 
     // The next message. Skips the completions of this end's own sends, which only mean that the send buffer is free.
@@ -87,13 +81,8 @@ private:
     static constexpr std::uint32_t kReceives = 16;
 
     void post_receive(std::uint64_t slot) {
-        WorkRequest request;
-        request.tag = slot;
-        request.qp = qp_.handle();
-        request.opcode = Opcode::recv;
-        request.num_sge = 1;
-        request.sge = {.addr = memory_.addr() + (1 + slot) * kBuffer, .length = kBuffer, .lkey = memory_.lkey()};
-        example::submit(session_, request);
+        const Sge buffer = memory_.sge((1 + slot) * kBuffer, kBuffer);
+        example::submit(session_, WorkRequest::recv(qp_.handle(), buffer).with_tag(slot));
     }
 
     Session& session_;

@@ -42,40 +42,31 @@ public:
 
     // `remote` is the peer's region; `local` holds a copy of every record.
     Store(Session& session, QueuePair& qp, MemoryRegion& local, const MemoryRegion& remote)
-        : session_(session), qp_(qp), local_(local), remote_addr_(remote.addr()), rkey_(remote.rkey()) {}
+        : session_(session), qp_(qp), local_(local), remote_(remote.remote()) {}
 
     Record& record(std::size_t index) { return reinterpret_cast<Record*>(local_.data())[index]; }
 
     void write_all() {
-        for_all([this](std::size_t index) { return request(Opcode::rdma_write, index, 0, sizeof(Record)); });
+        for_all(
+            [this](std::size_t index) { return WorkRequest::rdma_write(qp_.handle(), local(index), remote(index)); });
     }
     void read_all() {
-        for_all([this](std::size_t index) { return request(Opcode::rdma_read, index, 0, sizeof(Record)); });
+        for_all(
+            [this](std::size_t index) { return WorkRequest::rdma_read(qp_.handle(), local(index), remote(index)); });
     }
     // Writes the previous value of each lock into the `lock` of the local record.
     void swap_all(std::uint64_t expected, std::uint64_t wanted) {
         for_all([&](std::size_t index) {
-            WorkRequest swap =
-                request(Opcode::atomic_cmp_and_swp, index, offsetof(Record, lock), sizeof(std::uint64_t));
-            swap.compare_add = expected;
-            swap.swap = wanted;
-            return swap;
+            const Sge old = local_.sge(index * sizeof(Record) + offsetof(Record, lock), sizeof(std::uint64_t));
+            return WorkRequest::atomic_cmp_and_swp(qp_.handle(), old, remote(index, offsetof(Record, lock)), expected,
+                                                   wanted);
         });
     }
 
 private:
-    WorkRequest request(Opcode opcode, std::size_t index, std::size_t offset, std::uint32_t length) const {
-        WorkRequest request;
-        request.tag = index;
-        request.qp = qp_.handle();
-        request.opcode = opcode;
-        request.flags = kSignaled;
-        request.num_sge = 1;
-        request.sge = {
-            .addr = local_.addr() + index * sizeof(Record) + offset, .length = length, .lkey = local_.lkey()};
-        request.remote_addr = remote_addr_ + index * sizeof(Record) + offset;
-        request.rkey = rkey_;
-        return request;
+    Sge local(std::size_t index) const { return local_.sge(index * sizeof(Record), sizeof(Record)); }
+    RemoteMemory remote(std::size_t index, std::size_t offset = 0) const {
+        return {remote_.addr + index * sizeof(Record) + offset, remote_.rkey};
     }
 
     // Keeps the send queue full until each record's request has completed.
@@ -101,8 +92,7 @@ private:
     Session& session_;
     QueuePair& qp_;
     MemoryRegion& local_;
-    std::uint64_t remote_addr_;
-    std::uint32_t rkey_;
+    RemoteMemory remote_;
 };
 
 void require(bool holds, const char* what, std::size_t index) {

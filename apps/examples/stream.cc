@@ -173,15 +173,10 @@ private:
             if (number < messages_ && number - done < kSlots) {
                 const std::size_t slot = number % kSlots * kLongest;
                 write_message(memory_.data() + slot, number, messages_);
-                WorkRequest request;
-                request.tag = number;
-                request.qp = qp_.handle();
-                request.opcode = Opcode::send;
-                request.flags = kSignaled;  // the slot is written again
-                request.num_sge = 1;
-                request.sge = {.addr = memory_.addr() + slot, .length = length_of(number), .lkey = memory_.lkey()};
-                request.rkey = memory_.rkey();  // for the reader's rendezvous reads of long messages
-                const Refusal refusal = session_.try_submit(request);
+                const Sge message = memory_.sge(slot, length_of(number));
+                // The reader reads long messages by rendezvous, with the remote key.
+                const Refusal refusal = session_.try_submit(
+                    WorkRequest::send(qp_.handle(), message).with_tag(number).with_rkey(memory_.rkey()));
                 if (refusal == Refusal::qp_in_error) {
                     return false;
                 }

@@ -24,26 +24,14 @@ int main(int argc, char** argv) {
             runtime.create_queue_pair({.shares = {{.session = &session}}, .remote_access = {.write = true}});
 
         // The write names its target address itself. The receive takes only the immediate, so it needs no buffer.
-        WorkRequest receive;
-        receive.tag = 1;
-        receive.qp = reader.handle();
-        receive.opcode = Opcode::recv;
-        example::submit(session, receive);
+        example::submit(session, WorkRequest::recv(reader.handle(), {}).with_tag(1));
         example::connect(writer, reader);
 
         constexpr std::string_view kText = "written by the other end";
         std::memcpy(source.data(), kText.data(), kText.size());
-        WorkRequest write;
-        write.tag = 2;
-        write.qp = writer.handle();
-        write.opcode = Opcode::rdma_write_with_imm;
-        write.flags = kSignaled;  // without this flag only a failure has a completion
-        write.num_sge = 1;
-        write.sge = {.addr = source.addr(), .length = kText.size(), .lkey = source.lkey()};
-        write.remote_addr = target.addr();
-        write.rkey = target.rkey();
-        write.imm_data = 2026;
-        example::submit(session, write);
+        const WorkRequest write =
+            WorkRequest::rdma_write_with_imm(writer.handle(), source.sge(0, kText.size()), target.remote(), 2026);
+        example::submit(session, write.with_tag(2));
 
         // Each end has one completion; the order is not known.
         for (int ends = 0; ends < 2; ++ends) {

@@ -11,6 +11,7 @@
 
 #include "pollcore/export.h"
 #include "pollcore/handle.hpp"
+#include "pollcore/work_request.hpp"
 
 namespace pollcore {
 
@@ -71,6 +72,12 @@ public:
     [[nodiscard]] std::uint64_t addr() const noexcept { return iova_; }
     [[nodiscard]] std::uint32_t lkey() const noexcept { return lkey_; }
     [[nodiscard]] std::uint32_t rkey() const noexcept { return rkey_; }
+    /// `length` bytes of the region, for a work request. `offset` counts from the region's first byte.
+    [[nodiscard]] Sge sge(std::size_t offset, std::uint32_t length) const noexcept {
+        return {addr() + offset, length, lkey()};
+    }
+    /// The region from `offset` on, as a peer names it in an RDMA operation or an atomic.
+    [[nodiscard]] RemoteMemory remote(std::size_t offset = 0) const noexcept { return {addr() + offset, rkey()}; }
     /// Names the region in a bind (WindowBind). Valid only if the region was registered with Access::window_bind.
     [[nodiscard]] MrHandle handle() const noexcept { return handle_; }
     [[nodiscard]] bool valid() const noexcept { return control_ != nullptr; }

@@ -9,11 +9,8 @@
 //         pollcore::MemoryRegion memory = runtime.allocate(1 << 20, pollcore::Access::local());
 //         pollcore::QueuePair qp = runtime.create_queue_pair({.shares = {{.session = &session}}});
 //         qp.connect(address);
-//         const pollcore::Refusal refusal = session.try_submit({.sge = {memory.addr(), 64, memory.lkey()},
-//                                                               .qp = qp.handle(),
-//                                                               .opcode = pollcore::Opcode::send,
-//                                                               .flags = pollcore::kSignaled,  // else no completion
-//                                                               .num_sge = 1});
+//         const pollcore::Refusal refusal =
+//             session.try_submit(pollcore::WorkRequest::send(qp.handle(), memory.sge(0, 64)));
 //         pollcore::Completion completion;
 //         while (refusal == pollcore::Refusal::none && session.poll({&completion, 1}) == 0) {
 //         }

@@ -84,6 +84,12 @@ struct Sge {
     std::uint32_t lkey = 0;
 };
 
+/// A range of the peer's memory: its address at the peer, and the remote key that the peer has given away.
+struct RemoteMemory {
+    std::uint64_t addr = 0;
+    std::uint32_t rkey = 0;
+};
+
 /// The destination of a datagram, together with WorkRequest::remote_qkey.
 struct UdDestination {
     UdDestination() = default;
@@ -136,6 +142,10 @@ static_assert(sizeof(WindowBind) == sizeof(Sge));
 }
 
 /// One work request. Fields that an opcode does not use are ignored.
+///
+/// The static members make requests. Such a request sets exactly the fields that its opcode uses, and is signaled:
+///
+///     session.try_submit(WorkRequest::send(qp.handle(), memory.sge(0, 64)).with_tag(7));
 struct alignas(kCacheLine) WorkRequest {
     /// Inline bytes that fit into the request's own line (D2). They take the place of `swap` and `sge.addr`, which no
     /// inline request uses.
@@ -174,7 +184,128 @@ struct alignas(kCacheLine) WorkRequest {
     std::uint8_t flags = 0;     ///< SendFlag bits
     std::uint8_t num_sge = 0;   ///< number of SGEs; not used with kInline: then sge.length is the number of bytes
     std::uint8_t ring_lap = 0;  ///< internal: written by the ring
+
+    // In each of these functions, an SGE of length 0 is left out. Session::try_submit with a span of SGEs and
+    // Session::try_submit_inline replace the SGE.
+    [[nodiscard]] static constexpr WorkRequest recv(QpHandle qp, const Sge& sge) noexcept {
+        return of(Opcode::recv, qp, sge, 0);
+    }
+    [[nodiscard]] static constexpr WorkRequest srq_recv(SrqHandle srq, const Sge& sge) noexcept {
+        WorkRequest request = of(Opcode::srq_recv, {}, sge, 0);
+        request.srq = srq;
+        return request;
+    }
+    [[nodiscard]] static constexpr WorkRequest send(QpHandle qp, const Sge& sge) noexcept {
+        return of(Opcode::send, qp, sge);
+    }
+    /// The peer's completion has the number `imm`.
+    [[nodiscard]] static constexpr WorkRequest send_with_imm(QpHandle qp, const Sge& sge, std::uint32_t imm) noexcept {
+        WorkRequest request = of(Opcode::send_with_imm, qp, sge);
+        request.imm_data = imm;
+        return request;
+    }
+    /// Ends the binding of the peer's window whose key is `rkey`.
+    [[nodiscard]] static constexpr WorkRequest send_with_inv(QpHandle qp, const Sge& sge, std::uint32_t rkey) noexcept {
+        WorkRequest request = of(Opcode::send_with_inv, qp, sge);
+        request.invalidate_rkey = rkey;
+        return request;
+    }
+    [[nodiscard]] static constexpr WorkRequest rdma_write(QpHandle qp, const Sge& from, RemoteMemory to) noexcept {
+        return of(Opcode::rdma_write, qp, from).at(to);
+    }
+    /// Uses up a receive of the peer, whose completion has the number `imm`.
+    [[nodiscard]] static constexpr WorkRequest rdma_write_with_imm(QpHandle qp, const Sge& from, RemoteMemory to,
+                                                                   std::uint32_t imm) noexcept {
+        WorkRequest request = of(Opcode::rdma_write_with_imm, qp, from).at(to);
+        request.imm_data = imm;
+        return request;
+    }
+    [[nodiscard]] static constexpr WorkRequest rdma_read(QpHandle qp, const Sge& into, RemoteMemory from) noexcept {
+        return of(Opcode::rdma_read, qp, into).at(from);
+    }
+    /// Adds `addend` to the 8 bytes at `on`. Their old value arrives in the 8 bytes of `old`.
+    [[nodiscard]] static constexpr WorkRequest atomic_fetch_and_add(QpHandle qp, const Sge& old, RemoteMemory on,
+                                                                    std::uint64_t addend) noexcept {
+        WorkRequest request = of(Opcode::atomic_fetch_and_add, qp, old).at(on);
+        request.compare_add = addend;
+        return request;
+    }
+    /// Writes `swap` to the 8 bytes at `on` if they equal `compare`. Their old value arrives in the 8 bytes of `old`.
+    [[nodiscard]] static constexpr WorkRequest atomic_cmp_and_swp(QpHandle qp, const Sge& old, RemoteMemory on,
+                                                                  std::uint64_t compare, std::uint64_t swap) noexcept {
+        WorkRequest request = of(Opcode::atomic_cmp_and_swp, qp, old).at(on);
+        request.compare_add = compare;
+        request.swap = swap;
+        return request;
+    }
+    /// Ends the binding of this side's window whose key is `rkey`.
+    [[nodiscard]] static constexpr WorkRequest local_inv(QpHandle qp, std::uint32_t rkey) noexcept {
+        WorkRequest request = of(Opcode::local_inv, qp, {});
+        request.invalidate_rkey = rkey;
+        return request;
+    }
+    /// Binds a window at address `addr` of its region. `access` has WindowAccess bits. `rkey`: the window's new key,
+    /// which a window of type 1 does not need.
+    [[nodiscard]] static constexpr WorkRequest bind_mw(QpHandle qp, const WindowBind& bind, std::uint64_t addr,
+                                                       std::uint32_t access, std::uint32_t rkey = 0) noexcept {
+        WorkRequest request = of(Opcode::bind_mw, qp, {}).at({addr, rkey});
+        request.bind = bind;
+        request.bind_access = access;
+        return request;
+    }
+
+    [[nodiscard]] constexpr WorkRequest with_tag(std::uint64_t value) const noexcept {
+        WorkRequest request = *this;
+        request.tag = value;
+        return request;
+    }
+    /// Adds SendFlag bits.
+    [[nodiscard]] constexpr WorkRequest with_flags(std::uint8_t more) const noexcept {
+        WorkRequest request = *this;
+        request.flags |= more;
+        return request;
+    }
+    /// The request has a completion only if it fails: see Session::retired.
+    [[nodiscard]] constexpr WorkRequest unsignaled() const noexcept {
+        WorkRequest request = *this;
+        request.flags &= static_cast<std::uint8_t>(~kSignaled);
+        return request;
+    }
+    /// For sends that may be longer than the peer's receives: the peer may read the SGE's memory by `rkey`
+    /// (QueuePairOptions::rendezvous_pool).
+    [[nodiscard]] constexpr WorkRequest with_rkey(std::uint32_t value) const noexcept {
+        WorkRequest request = *this;
+        request.rkey = value;
+        return request;
+    }
+    /// On a UD queue pair: sends the datagram to `destination`, a queue pair with the key `qkey`.
+    [[nodiscard]] constexpr WorkRequest to(const UdDestination& destination, std::uint32_t qkey) const noexcept {
+        WorkRequest request = *this;
+        request.ud = destination;
+        request.remote_qkey = qkey;
+        return request;
+    }
+
+private:
+    [[nodiscard]] static constexpr WorkRequest of(Opcode opcode, QpHandle qp, const Sge& sge,
+                                                  std::uint8_t flags = kSignaled) noexcept;
+    [[nodiscard]] constexpr WorkRequest at(RemoteMemory remote) const noexcept {
+        WorkRequest request = *this;
+        request.remote_addr = remote.addr;
+        request.rkey = remote.rkey;
+        return request;
+    }
 };
+
+constexpr WorkRequest WorkRequest::of(Opcode opcode, QpHandle qp, const Sge& sge, std::uint8_t flags) noexcept {
+    WorkRequest request;
+    request.sge = sge;
+    request.qp = qp;
+    request.opcode = opcode;
+    request.flags = flags;
+    request.num_sge = sge.length != 0 ? 1 : 0;
+    return request;
+}
 
 static_assert(std::is_trivially_copyable_v<WorkRequest> && std::is_standard_layout_v<WorkRequest>);
 static_assert(sizeof(WorkRequest) == 64);

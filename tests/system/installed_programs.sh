@@ -12,7 +12,7 @@ running() { :; }
 cp "$here"/installed/* "$work"
 # The .pc files contain the prefix; pkg-config translates it to the directory under DESTDIR.
 export PKG_CONFIG_PATH=$libdir/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root
-warnings=(-Wall -Wextra -Werror -Wno-missing-field-initializers)
+warnings=(-Wall -Wextra -Werror)
 # Prints the libraries of pollcore that the program loads.
 loads() { readelf -d "$1" | sed -n 's/.*NEEDED.*\[\(libpollcore[^]]*\)\]/\1/p' | sort | tr '\n' ' '; }
 run() { # PROGRAM

@@ -18,15 +18,8 @@ int main() {
     a.connect(b.info());
     b.connect(info);
     std::memcpy(memory.data(), "hello", 6);
-    const WorkRequest request{.tag = 7,
-                              .sge = {memory.addr(), 6, memory.lkey()},
-                              .remote_addr = memory.addr() + 64,
-                              .rkey = memory.rkey(),
-                              .qp = a.handle(),
-                              .opcode = Opcode::rdma_write,
-                              .flags = kSignaled,
-                              .num_sge = 1};
-    if (session.try_submit(request) != Refusal::none) {
+    const auto write = WorkRequest::rdma_write(a.handle(), memory.sge(0, 6), memory.remote(64)).with_tag(7);
+    if (session.try_submit(write) != Refusal::none) {
         return 1;
     }
     Completion completion;
