@@ -39,7 +39,7 @@ struct SessionOptions {
     /// Completions take 64 bytes. Session::poll can then return WideCompletions, which say where a datagram came from.
     bool wide_completions = false;
     /// Needs wide_completions. Successful completions have the device's time stamp (CompletionExtension::device_time).
-    /// The session's queue pairs complete on separate CQs. The worker polls these CQs by ibv_start_poll, whatever value
+    /// Queue pairs with time stamps have CQs of their own. The worker polls these CQs by ibv_start_poll, whatever value
     /// WorkerConfig::poll has, and a completion there costs the worker a little more (D37). On a device whose
     /// DeviceReport::completion_timestamp_mask is 0, making a queue pair for this session fails with EOPNOTSUPP.
     bool device_time = false;
@@ -125,7 +125,7 @@ public:
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
 
-    /// All submit calls take receives, too: for a queue pair, or as Opcode::srq_recv for a shared receive queue.
+    /// try_submit takes receives, too: for a queue pair, or as Opcode::srq_recv for a shared receive queue.
     ///
     /// Takes work requests with at most one SGE each, in order, until a request is refused. The worker sees all taken
     /// requests together. A request without kSignaled has no completion when it succeeds: see retired().
@@ -144,8 +144,9 @@ public:
     [[nodiscard]] std::size_t poll(std::span<WideCompletion> out) noexcept;
     /// Polls; if there is no completion now, does wait(timeout) and polls again. Returns 0 also when wait() returned
     /// for another reason, such as room for a request that was refused. A loop around this call gets an operation's
-    /// completion sooner than a loop around poll() alone, because this call times its looks so that they do not delay
-    /// the worker. A thread that also waits for something else, such as memory that a peer writes, uses poll() alone.
+    /// completion sooner than a loop around poll() alone, because this call pauses between its reads of the ring, so
+    /// that they do not delay the worker. A thread that also waits for something else, such as memory that a peer
+    /// writes, uses poll() alone.
     [[nodiscard]] std::size_t poll(std::span<Completion> out, std::chrono::nanoseconds timeout) noexcept;
     [[nodiscard]] std::size_t poll(std::span<WideCompletion> out, std::chrono::nanoseconds timeout) noexcept;
 
@@ -157,15 +158,15 @@ public:
     [[nodiscard]] Refusal release(const Completion& completion) noexcept { return release({&completion, 1}).refusal; }
 
     /// Waits until there is a completion, or until a refused request may have room. There may be room when unsignaled
-    /// requests were retired since wait() or arm() last reported retired ones, or when the worker has taken requests
-    /// from a full submission ring. Spins for SessionOptions::wait_spin, then sleeps. Returns false when the timeout is
-    /// over. Returns false at once when the session has ended and no completion is left. A timeout of max() never ends,
-    /// and needs no timer in the kernel. This call never sleeps without SessionOptions::events. It does not sleep while
-    /// the submission ring is full either, because the worker makes room within microseconds.
+    /// requests were retired, or when the worker has taken requests from a full submission ring. wait() and arm()
+    /// report each of these only once. Spins for SessionOptions::wait_spin, then sleeps. Returns false when the timeout
+    /// is over. Returns false at once when the session has ended and no completion is left. A timeout of max() never
+    /// ends, and needs no timer in the kernel. This call never sleeps without SessionOptions::events. It does not sleep
+    /// while the submission ring is full either, because the worker makes room within microseconds.
     [[nodiscard]] bool wait(std::chrono::nanoseconds timeout) noexcept;
     /// A descriptor for the program's own event loop. After arm() has returned true, the descriptor becomes readable as
     /// soon as wait() might return true. It may also become readable without such a reason. Returns -1 without
-    /// SessionOptions::events. The session owns the descriptor: a program may poll it, but only arm() reads it.
+    /// SessionOptions::events. The session owns the descriptor: a program may poll it, but must not read it.
     [[nodiscard]] int event_fd() const noexcept;
     /// Asks the worker to make event_fd() readable once, at the next completion or retirement. Returns false and arms
     /// nothing if there is a completion or retirement already, or if a request was refused because the submission ring
@@ -173,12 +174,12 @@ public:
     /// the effect of ibv_req_notify_cq(3) and of the poll that has to follow it.
     [[nodiscard]] bool arm() noexcept;
 
-    /// Returns how many unsignaled work requests of this session on this QP have succeeded since the QP was opened,
-    /// modulo 2^32. Requests are counted in post order. A request that failed is not counted: it has a completion,
-    /// which is in the ring before any later request is counted. To learn which requests have succeeded, take the
-    /// count, and then poll until no completion is left. The counted requests are then the oldest ones that have no
-    /// completion. For a stale handle (the QP was closed or reset), returns the count that this session read last, or 0
-    /// if the session has used a newer handle of the same index.
+    /// Returns how many unsignaled work requests of this session on this QP have succeeded since the QP was opened
+    /// or reset, modulo 2^32. Requests are counted in post order. A request that failed is not counted: it has a
+    /// completion, which is in the ring before any later request is counted. To learn which requests have succeeded,
+    /// take the count, and then poll until no completion is left. If the count is n, the first n unsignaled requests
+    /// that have no completion have succeeded. For a stale handle (the QP was closed or reset), returns the count that
+    /// this session read last, or 0 if the session has used a newer handle of the same index.
     [[nodiscard]] std::uint32_t retired(QpHandle qp) noexcept;
 
     /// The state of a queue pair, as its worker last published it. Returns `closed` for a stale handle, and for a queue

@@ -10,19 +10,19 @@
 // as possible (D5). The consumer gives slots back in batches (D13), by an index on a cache line of its own. The
 // producer reads this index only when its own copy of the index shows a full ring.
 //
-// commit() publishes a batch through its first slot, which is held back until all others are written (D4). So each line
-// is written in one go. The consumer takes slots in order, so it looks at the others only after the first slot is
-// published.
+// commit() publishes a batch through its first slot, which is held back until all others are written (D4). The consumer
+// polls the line of this slot, and looks at the others only after the slot is published. So while the producer writes
+// the batch, the consumer fetches none of its lines.
 //
 // A consumer may write an answer into a slot that it took, until it tells the producer that the slot is given back
 // (D50). The line goes back to the producer's core anyway.
 //
 // Invariants
-//   - Slot i of lap l, and all slots ahead of it, hold their laps if and only if all their bytes have been written.
+//   - If the consumer finds that a slot and all slots before it hold their laps, all bytes of these slots are written.
 //   - released <= produced <= released + capacity, in 64-bit arithmetic that may wrap.
 //   - The layout contains no addresses, so each side may map the ring where it likes.
-// Neither side trusts the other. broken() reports an index that moved too far. At worst, wrong lap bytes make slots
-// look ready whose contents mean nothing.
+// The ring itself relies on neither side. broken() reports an index that moved too far. At worst, wrong lap bytes make
+// slots look ready whose contents mean nothing.
 #pragma once
 
 #include <atomic>
@@ -180,9 +180,9 @@ public:
     void write(std::size_t i, const T& value) noexcept {
         write(i, [&](T& slot) { return all_but_last(slot, value); });
     }
-    /// Writes the i-th reserved slot in place. `fill` gets the slot, whose old bytes mean nothing. It writes all bytes
-    /// except for the last eight, and returns the last eight as a number. The ring replaces the highest of these eight
-    /// bytes by the lap.
+    /// Writes the i-th reserved slot. `fill` gets the slot, or its copy, whose old bytes mean nothing. It writes all
+    /// bytes except for the last eight, and returns the last eight as a number. The ring replaces the highest of these
+    /// eight bytes by the lap.
     template <std::invocable<T&> Fill>
     void write(std::size_t i, Fill&& fill) noexcept {
         T& slot = written(i);
@@ -190,9 +190,9 @@ public:
         __atomic_store_n(ring_detail::last_word(slot), with_lap(fill(slot), lap_of(i)), __ATOMIC_RELAXED);
     }
 
-    /// Publishes the first n reserved slots together: a consumer that sees the first slot sees all n. n >= 1. These
-    /// must be all slots written since the last commit: a slot that is left out would become visible with a later
-    /// commit.
+    /// Publishes the first n reserved slots together: a consumer that sees the first slot sees all n. n >= 1. All
+    /// slots written since the last commit must be among them: the consumer would take a slot that is left out, and the
+    /// producer would write it again.
     void commit(std::size_t n) noexcept {
         assert(n >= 1);
         publish(at(0), move_first());
@@ -347,7 +347,7 @@ public:
     }
 
     /// Whether the front slot is published. Fetches the line for writing, because the consumer will answer in that slot
-    /// (D16). A fetch only for reading would not be cheaper: the producer would have to fetch the line back, too.
+    /// (D16). The producer has to fetch the line back in any case, so a fetch only for reading saves nothing.
     [[nodiscard]] bool ready_to_answer() const noexcept {
         T& slot = slots_[head_ & mask_];
         ring_detail::prefetch_for_write(&slot);
@@ -468,8 +468,8 @@ public:
     /// Whether slot number `index` was given back and the producer does not know it yet.
     [[nodiscard]] bool holds(std::uint64_t index) const noexcept { return index - published_ < head_ - published_; }
 
-    /// Fetches the lines of the next `n` slots (D3). Most of these slots should be written already: the line of a slot
-    /// that is not written yet makes one more round trip.
+    /// Fetches the lines of the next `n` slots, but for the line of the front slot (D3). Most of these slots should be
+    /// written already: the line of a slot that is not written yet makes one more round trip.
     void prefetch_next(std::size_t n) const noexcept {
         constexpr std::size_t kPerLine = kCacheLine / sizeof(T);
         for (std::size_t i = kPerLine; i < n; i += kPerLine) {

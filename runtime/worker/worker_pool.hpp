@@ -106,7 +106,7 @@ class WorkerPool {
 public:
     struct Options {
         PoolHandle handle;
-        std::uint32_t session_index = 0;  ///< index at the worker of the session that gets the messages
+        std::uint32_t session_index = 0;  ///< the session that gets the messages: its index in the worker's table
         /// counters in memory that another process can read; null means own_counters_
         ReceivePoolCounters* counters = nullptr;
     };
@@ -192,11 +192,11 @@ private:
     BufferTable buffers_;
 };
 
-/// The part of a buffer pool that one receive queue uses. The queue is the User.
+/// What one receive queue has of a buffer pool: its limits, and how many buffers it uses. The queue is the User.
 class PoolTaker {
 public:
-    /// buffer_released() is called when the application gives back a buffer of the taker while the receive queue is at
-    /// or below its refill mark.
+    /// buffer_released() is called when the application gives back a buffer of the taker while the receive queue has
+    /// only so few buffers that it is to be refilled (low()).
     class User {
     public:
         virtual void buffer_released(Turn& turn) noexcept = 0;
@@ -210,8 +210,8 @@ public:
     PoolTaker& operator=(const PoolTaker&) = delete;
 
     /// At most `depth` buffers are posted, and at most `share` are posted or with the application. The queue is
-    /// refilled when a quarter of `depth` buffers, but at most `part`, were used. So few doorbells are needed, and the
-    /// queue does not run empty while the pool has free buffers.
+    /// refilled when depth / 4 of its buffers were used, or `part` if that is less. So few doorbells are needed, and
+    /// the queue seldom runs empty.
     void begin(BufferPool& pool, std::uint32_t depth, std::uint32_t share,
                std::uint32_t part = std::numeric_limits<std::uint32_t>::max()) noexcept {
         pool_ = &pool;
@@ -250,13 +250,14 @@ public:
         ++held_;
         pool_->hand_out(turn, *this, buffer, completion, datagram);
     }
-    /// Updates the counters low_water and ran_dry, if the queue has just fallen to its refill mark, or has no buffer
-    /// left.
+    /// Updates the counters low_water and ran_dry, if the queue has just used so many buffers that it is to be
+    /// refilled, or has no buffer left.
     void count_low() noexcept {
         pool_->counters().low_water.add(posted_ == low_water_);
         pool_->counters().ran_dry.add(posted_ == 0);
     }
-    /// Sends the application one final completion, which says that no more messages come. It contains a free buffer.
+    /// Sends the application one final completion, which says that no more messages come. Like each
+    /// completion of a pool, it lends the application a buffer. This buffer is empty.
     /// Returns false if it cannot be sent yet, because the taker can take no buffer now, or because buffers are still
     /// posted.
     bool tell_end(Turn& turn, Completion& completion) noexcept;

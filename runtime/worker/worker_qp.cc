@@ -57,8 +57,8 @@ void WorkerQp::add(Turn& turn, std::span<WorkerSession* const> sessions, WorkerC
     publish_record();
 }
 
-// Computes the members that decide whether a request may take the short way. Called after any change of life, parking,
-// flow control or type.
+// Computes the members that decide whether a request may take the short way. Called by the constructor, and
+// after any change of life, parking or flow control.
 void WorkerQp::choose_way() noexcept {
     provider_at_rest_ = life_ == QpLife::ready && parked_ == 0;
     const bool ordinary = provider_at_rest_ && !flow_->frames() && !datagram_ && options_.ordinary;
@@ -154,7 +154,7 @@ void WorkerQp::publish_record() noexcept {
     }
 }
 
-/// Ends the waiting requests, after all posted requests.
+/// Puts the waiting requests behind all posted requests, as entries that were not posted.
 [[gnu::cold]] void WorkerQp::end_waiting(Turn& turn, WaitingRequests& waiting) noexcept {
     while (!waiting.empty()) {
         const WorkRequest request = waiting.copy(0);
@@ -173,7 +173,7 @@ void WorkerQp::publish_record() noexcept {
     unposted = entry;
     unposted.leave_unposted(unposted_status_);
     complete_unposted(turn);
-    look_again(turn);  // end_life() posts a marker, if an entry is still in flight
+    look_again(turn);  // if an entry is still in flight, end_life() then posts a marker
 }
 
 [[gnu::cold, gnu::noinline]] void WorkerQp::refuse(Turn& turn, const InFlightEntry& entry) noexcept {
@@ -184,7 +184,7 @@ void WorkerQp::publish_record() noexcept {
 
 // ---- Completing sends ----
 
-/// `completion` contains the device's values. The other fields come from the entry.
+/// `completion` contains the result: status, flags, byte_len and vendor_err. The other fields come from the entry.
 [[gnu::always_inline]] inline void WorkerQp::complete(Turn& turn, const InFlightEntry& entry,
                                                       Completion& completion) noexcept {
     completion.qp = handle_;
@@ -237,7 +237,7 @@ void WorkerQp::complete_unposted(Turn& turn) noexcept {
 [[gnu::always_inline]] inline void WorkerQp::pass_over(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc,
                                                        bool& flushed) noexcept {
     const bool covered = entry.kind == InFlightEntry::Kind::covered;
-    // Signaled requests have their own work completions, in order. If a signaled request has none, the provider has
+    // A signaled request that is not covered has a work completion, in order. If it has none, the provider has
     // lost its completion, and the application must not wait for ever. If an unsignaled request behind a failure has
     // none, its completion was lost, too, because a flushed request always has one.
     if (!covered && (entry.signaled() || sends_.failed())) [[unlikely]] {
@@ -247,8 +247,8 @@ void WorkerQp::complete_unposted(Turn& turn) noexcept {
         }
         end_send_by_runtime(turn, entry, Status::general_err);
     } else if (flushed || (covered && wc.status == IBV_WC_WR_FLUSH_ERR)) [[unlikely]] {
-        // a failure with a lost completion may have come before the flush, so the requests before the flush count as
-        // flushed
+        // A request before the flush has failed, and its completion may be lost. So covered requests count as flushed,
+        // and so do the unsignaled requests behind them.
         flushed = true;
         end_send_by_runtime(turn, entry, Status::wr_flush_err);
     } else if (covered) {
@@ -306,7 +306,7 @@ void WorkerQp::complete_send(Turn& turn, std::uint32_t offset, const ibv_wc& wc)
         complete(turn, entry, completion);
     }
     if (!entries.empty() && !entries.front().with_provider()) [[unlikely]] {
-        // completes entries that were not posted, because all requests before them have completed (I2)
+        // All requests before the entries that were not posted have completed, so these entries complete now (I2).
         complete_unposted(turn);
     }
     if (cover_wanted_) [[unlikely]] {

@@ -160,7 +160,7 @@ TEST_F(PortInThisProcess, ThatGoesDownIsToldAndWorkEndsByItsTimeOuts) {
         ASSERT_EQ(session.try_submit(two).accepted, 2u);
     };
     // The two requests are in flight when the port goes down, except on Soft-RoCE. There, if the link goes down while a
-    // sender waits for its peer's receive, the sender never completes anything again in one of six cases (kernel 6.1).
+    // sender waits for its peer's receive, one sender in six hangs: it completes nothing more (kernel 6.1).
     const bool under_way = !TestDevice::get().is_rxe();
     if (under_way) {
         submit_two();

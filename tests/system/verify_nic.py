@@ -4,9 +4,9 @@
 usage: POLLCORE_BUILD=DIRECTORY tests/system/verify_nic.py                      without any device, with programs that only pretend to test
 POLLCORE_BUILD=DIRECTORY tests/system/verify_nic.py DEVICE ADDRESS WAY   on this device
 
-WAY is --quick, --whole or --peer. With --peer the other end is DEVICE's peer in the guest of scripts/rxe-vm, over the network. On a device,
-each part that runs must hold, and only parts that the device cannot have may be left out. Measured figures may miss their bounds, because
-the machine may be busy.
+WAY is --quick, --whole or --peer. With --peer the other end is DEVICE's peer in the guest of scripts/rxe-vm, over the network. The report
+has parts, each with a claim. On a device, each claim must hold, and a part may be left out only if it is in one of the lists below. Measured
+figures may miss their bounds, because the machine may be busy.
 """
 import json
 import os
@@ -19,7 +19,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SCRIPT = ROOT / "scripts" / "verify-nic"
-# Parts that some devices do not have, or that --quick leaves out. perftest may show nothing on a busy machine.
+# Parts that any run may leave out: the device lacks the feature, the build lacks a program, or perftest shows nothing on a busy machine.
 MAY_BE_LEFT_OUT = re.compile(r"host-(hugepages|port-down)|probe-(clock|stamps|small-receives-untouched|short-atomic|moderation|compressed|extended-poll)|latency-beside-perftest|bench")
 # The model of an mlx5 HCA has both ends of a connection in one process, and advances only when that process calls it.
 ON_MODEL = "mlx5-model" in os.environ.get("LD_PRELOAD", "")
