@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <random>
@@ -11,6 +12,7 @@
 #include "base/event_fd.hpp"
 #include "base/log.hpp"
 #include "base/log_writer.hpp"
+#include "base/look.hpp"
 #include "control/control_thread.hpp"
 #include "control/eal.hpp"
 #include "control/epoll_loop.hpp"
@@ -22,6 +24,10 @@
 
 namespace pollcore {
 namespace {
+
+// For about 12 us a thread of the control side looks for a worker's answer without sleeping.
+constexpr std::uint32_t kQuickLooks = 200;
+constexpr std::uint32_t kBetweenQuickLooks = 100;  // cycles
 
 class PinnedWorker final : public WorkerThread {
 public:
@@ -67,6 +73,9 @@ public:
         }
         const EalState& eal = ensure_eal(config.memory, cores);
         helper_cpus_ = helper_cpus(cores);
+        beside_workers_ = std::none_of(helper_cpus_.begin(), helper_cpus_.end(), [&](int cpu) {
+            return std::find(cores.begin(), cores.end(), static_cast<std::uint32_t>(cpu)) != cores.end();
+        });
         log_writer_.emplace([cpus = helper_cpus_] { become_helper("pollcore-log", cpus); });
         report.hugepages = eal.hugepages;
         report.memory = eal.memory;
@@ -98,6 +107,14 @@ public:
     auto cycles_function() -> std::uint64_t (*)() noexcept override { return &cycles_now; }
     std::uint64_t cycles_from(std::chrono::nanoseconds duration) override { return pollcore::cycles_from(duration); }
     void sleep(std::chrono::microseconds duration) override { std::this_thread::sleep_for(duration); }
+    // A sleep of 20 us takes about 75 us, and a connection needs some twenty answers of its worker (D51).
+    void wait_for_worker(std::uint32_t looks) override {
+        if (looks < kQuickLooks && beside_workers_) {
+            delay_look(kBetweenQuickLooks);
+        } else {
+            sleep(std::chrono::microseconds(20));
+        }
+    }
     bool wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, std::chrono::milliseconds timeout,
               const std::function<bool()>& done) override {
         return changed.wait_for(lock, timeout, done);
@@ -106,6 +123,7 @@ public:
 
 private:
     std::vector<int> helper_cpus_;
+    bool beside_workers_ = false;             // helpers have CPUs that no worker uses
     std::map<std::uint32_t, HeldCore> held_;  // cores whose workers have not started yet
     std::chrono::milliseconds hang_limit_{0};
     // Writes the log, so that the control thread does not wait for the reader of stderr.

@@ -72,6 +72,12 @@ public:
     [[nodiscard]] virtual auto cycles_function() -> std::uint64_t (*)() noexcept { return nullptr; }
     [[nodiscard]] virtual std::uint64_t cycles_from(std::chrono::nanoseconds duration) = 0;
     virtual void sleep(std::chrono::microseconds duration) = 0;
+    /// Waits between two looks for something that a worker does within microseconds if it is not busy. `looks` is the
+    /// number of looks so far.
+    virtual void wait_for_worker(std::uint32_t looks) {
+        (void)looks;
+        sleep(std::chrono::microseconds(20));
+    }
     /// Waits on `changed` until done() returns true or `timeout` is over. `lock` holds the mutex that goes with
     /// `changed`, and done() is called with the mutex held. Returns the last result of done().
     [[nodiscard]] virtual bool wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed,

@@ -58,11 +58,11 @@ bool RuntimeState::retire_qp_here(QpHandle handle, std::chrono::steady_clock::ti
     if (!retirement) {
         return true;
     }
-    for (;;) {
+    for (std::uint32_t looks = 0;; ++looks) {
         if (const std::optional<bool> drained = begin_here([&] { return retired_here(*retirement); })) {
             return *drained;
         }
-        wait_a_little_here();
+        wait_a_little_here(looks);
     }
 }
 

@@ -190,8 +190,8 @@ bool RuntimeState::stop_here() {
     return whole;
 }
 
-void RuntimeState::wait_a_little_here() {
-    platform->sleep(kLittle);
+void RuntimeState::wait_a_little_here(std::uint32_t looks) {
+    platform->wait_for_worker(looks);
     executor_->beat(steady_ns(platform->now()));
 }
 

@@ -455,9 +455,9 @@ public:
     /// connect_here(), so that the queue pair is not parked while the kernel asks the network.
     [[nodiscard]] AhPlan plan_way_here(QpHandle handle, const QpInfo& peer, const PathAttributes& path);
     void connect_here(QpHandle handle, const QpInfo& peer, const PathAttributes& path);
-    /// Sleeps briefly before the next check of a condition, in a job that has a time limit. This wait does not count as
-    /// a hang.
-    void wait_a_little_here();
+    /// Waits briefly before the next check of a condition, in a job that has a time limit. This wait does not count as
+    /// a hang. `looks`: see Platform::wait_for_worker. By default it sleeps.
+    void wait_a_little_here(std::uint32_t looks = std::numeric_limits<std::uint32_t>::max());
     // The next two functions are for calls of the program that owns the runtime. They wait for the workers.
     void await_here(UseSearch& search);
     /// Calls `begin`, and repeats the call until the worker has room for the command.

@@ -138,7 +138,7 @@ bool RuntimeState::close_session_here(std::uint32_t session_id, std::chrono::ste
     const std::uint64_t before = cut_short.value();
     begin_here([&] { begin_closing_session_here(session_id, deadline, abandoned); });
     auto warn_at = platform->now() + kLettingGoUsual;
-    while (!session_closed_here(session_id)) {
+    for (std::uint32_t looks = 0; !session_closed_here(session_id); ++looks) {
         if (platform->now() > warn_at) {
             log_error(
                 "the worker of session {} has not released it for {} ms: it is stuck inside a provider's call, or "
@@ -146,7 +146,7 @@ bool RuntimeState::close_session_here(std::uint32_t session_id, std::chrono::ste
                 session_id, kLettingGoUsual.count());
             warn_at += kLettingGoUsual;
         }
-        wait_a_little_here();
+        wait_a_little_here(looks);
     }
     return cut_short.value() == before;
 }

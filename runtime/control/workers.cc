@@ -72,7 +72,7 @@ void RuntimeState::start_worker(const WorkerConfig& worker_config, std::uint32_t
                                                           .clock = platform->cycles_function(),
                                                           .probe_cycles = platform->cycles_from(kProbeEvery)});
     slot->proxy = std::make_unique<WorkerProxy>(
-        *slot->worker, worker_config.name, counters, [this] { platform->sleep(std::chrono::microseconds(20)); },
+        *slot->worker, worker_config.name, counters, [this](std::uint32_t looks) { platform->wait_for_worker(looks); },
         [this] { return platform->now(); });
     for (const auto& device : devices_) {
         ThreadDomain* domain =

@@ -9,8 +9,8 @@
 
 namespace pollcore {
 
-WorkerProxy::WorkerProxy(Worker& worker, std::string name, ControlCounters& counters, std::function<void()> wait,
-                         std::function<Clock::time_point()> now)
+WorkerProxy::WorkerProxy(Worker& worker, std::string name, ControlCounters& counters,
+                         std::function<void(std::uint32_t)> wait, std::function<Clock::time_point()> now)
     : worker_(worker),
       name_(std::move(name)),
       counters_(counters),
@@ -94,6 +94,7 @@ std::optional<Answer> WorkerProxy::take_answer(std::uint64_t id) noexcept {
 Answer WorkerProxy::call(const command::Any& what, std::chrono::milliseconds usual) {
     const Command request{.id = await(), .what = what};
     auto warn_at = now_() + usual;
+    std::uint32_t looks = 0;
     const auto wait = [&] {
         if (now_() > warn_at) {
             log_error(
@@ -102,7 +103,7 @@ Answer WorkerProxy::call(const command::Any& what, std::chrono::milliseconds usu
                 name_, request.what.index(), usual.count());
             warn_at += usual;
         }
-        wait_();
+        wait_(looks++);
     };
     while (!commands_.try_push(request)) {
         drain_answers();

@@ -35,9 +35,10 @@ class WorkerProxy {
 public:
     using Clock = std::chrono::steady_clock;
 
-    /// `wait` is called between two looks for an answer. It sleeps for a short time; if the worker has no thread, it
-    /// calls Worker::step(). `now` is the clock that decides when to warn about a slow answer.
-    WorkerProxy(Worker& worker, std::string name, ControlCounters& counters, std::function<void()> wait,
+    /// `wait` is called between two looks for an answer, with the number of looks so far. It waits for a short time; if
+    /// the worker has no thread, it calls Worker::step(). `now` is the clock that decides when to warn about a slow
+    /// answer.
+    WorkerProxy(Worker& worker, std::string name, ControlCounters& counters, std::function<void(std::uint32_t)> wait,
                 std::function<Clock::time_point()> now = Clock::now);
 
     void add_session(std::uint32_t index, WorkerSession& session);
@@ -162,7 +163,7 @@ private:
     Worker& worker_;
     std::string name_;
     ControlCounters& counters_;
-    std::function<void()> wait_;
+    std::function<void(std::uint32_t looks)> wait_;
     std::function<Clock::time_point()> now_;
     RingProducer<Command> commands_;
     RingConsumer<Answer> answers_;

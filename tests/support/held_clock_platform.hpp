@@ -92,6 +92,8 @@ public:
         ++clock_.looks_;
         OnHostPlatform::sleep(duration);
     }
+    // Sleeps each time, so that a test which has seen some looks knows that some time is over.
+    void wait_for_worker(std::uint32_t looks) override { Platform::wait_for_worker(looks); }
 
 private:
     HeldClock& clock_;

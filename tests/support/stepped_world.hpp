@@ -159,7 +159,7 @@ public:
         : options_(prepare(std::move(options))),
           device(options_.open ? options_.open() : open_soft_device(options_.device)),
           worker(options_.worker),
-          proxy(worker, "stepped", counters, [this] { options_.wait ? options_.wait() : void(step()); }),
+          proxy(worker, "stepped", counters, [this](std::uint32_t) { options_.wait ? options_.wait() : void(step()); }),
           domain_(device->create_thread_domain()),
           pd_(device->create_pd(), {device.get()}) {
         if (options_.sleeps) {

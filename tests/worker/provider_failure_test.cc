@@ -418,10 +418,11 @@ TEST_F(LateReceives, AreGivenUpOnceAllElseHasComeBack) {
         EXPECT_EQ(flushed[0].tag, 1u);
 
         ControlCounters own;
-        WorkerProxy proxy(world->worker, "late", own, [this] {  // from here on only this proxy may talk to the worker
-            world->now += 100;
-            world->step();
-        });
+        WorkerProxy proxy(world->worker, "late", own,
+                          [this](std::uint32_t) {  // from here on only this proxy may talk to the worker
+                              world->now += 100;
+                              world->step();
+                          });
         const std::uint64_t began = world->now;
         const QpHandle handle = a->handle();
         EXPECT_EQ(proxy.retire(handle, began + 100'000, std::chrono::milliseconds(1000), quiet), quiet != 0);
@@ -449,7 +450,7 @@ TEST_F(ProviderFailure, AQpIsClosedWhileOthersKeepItsCqBusy) {
     pair();
     Qp& victim = world->add_qp();
     // Each step of the worker finds at least as many completions in the CQ as the worker may take in one step.
-    const auto keep_busy = [&] {
+    const auto keep_busy = [&](std::uint32_t = 0) {
         (void)try_submit(write(1));
         (void)try_submit(write(1, {.qp = b}));
         (void)world->poll();
