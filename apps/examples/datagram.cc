@@ -1,5 +1,5 @@
-// Datagrams: a server answers clients that it does not know. The completion of each question names the sender and the
-// network path to it.
+// Datagrams: a server answers clients that it does not know. The completion of a question names the sender; the
+// completion and the received bytes have the network path back to the sender.
 //
 //   datagram CONFIG        for example: datagram config/loopback.toml
 #include <cstring>

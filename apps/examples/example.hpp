@@ -19,11 +19,14 @@
 
 namespace example {
 
-inline void submit(pollcore::Session& session, const pollcore::WorkRequest& request) {
-    const pollcore::Refusal refusal = session.try_submit(request);
+inline void accepted(pollcore::Refusal refusal) {
     if (refusal != pollcore::Refusal::none) {
         throw std::runtime_error(fmt::format("the request was not accepted: {}", pollcore::refusal_name(refusal)));
     }
+}
+
+inline void submit(pollcore::Session& session, const pollcore::WorkRequest& request) {
+    accepted(session.try_submit(request));
 }
 
 /// Spins for the next completion of the session, for at most kPatience. Yields the CPU from time to time, because on a

@@ -10,6 +10,7 @@
 #include <bit>
 #include <charconv>
 #include <cstring>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -38,13 +39,14 @@ std::uint64_t now_ns() {
                                       std::chrono::nanoseconds(1));
 }
 
-// One end: a queue pair, a buffer to send from, and one buffer per posted receive.
+// One end: a queue pair, and one buffer for each posted receive.
 class End {
 public:
     End(Runtime& runtime, Session& session)
         : session_(session),
-          memory_(runtime.allocate((1 + kReceives) * kBuffer, Access::local())),
-          qp_(runtime.create_queue_pair({.shares = {{.session = &session}}, .recv_depth = kReceives})) {
+          memory_(runtime.allocate(kReceives * kBuffer, Access::local())),
+          qp_(runtime.create_queue_pair(
+              {.shares = {{.session = &session}}, .recv_depth = kReceives, .inline_max = sizeof(Order)})) {
         for (std::uint64_t slot = 0; slot < kReceives; ++slot) {
             post_receive(slot);
         }
@@ -54,11 +56,12 @@ public:
 
     template <class Message>
     void send(const Message& message) {
-        std::memcpy(memory_.data(), &message, sizeof message);
-        example::submit(session_, WorkRequest::send(qp_.handle(), memory_.sge(0, sizeof message)));
+        // The payload is copied into the request, so `message` need not stay, nor be in registered memory.
+        example::accepted(
+            session_.try_submit_inline(WorkRequest::send(qp_.handle(), {}), std::as_bytes(std::span(&message, 1))));
     }
 
-    // The next message. Skips the completions of this end's own sends, which only mean that the send buffer is free.
+    // The next message. Skips the completions of this end's own sends.
     template <class Message>
     Message receive() {
         for (;;) {
@@ -70,7 +73,7 @@ public:
                 throw std::runtime_error(fmt::format("a message of {} bytes came", completion.byte_len));
             }
             Message message;
-            std::memcpy(&message, memory_.data() + (1 + completion.tag) * kBuffer, sizeof message);
+            std::memcpy(&message, memory_.data() + completion.tag * kBuffer, sizeof message);
             post_receive(completion.tag);
             return message;
         }
@@ -81,7 +84,7 @@ private:
     static constexpr std::uint32_t kReceives = 16;
 
     void post_receive(std::uint64_t slot) {
-        const Sge buffer = memory_.sge((1 + slot) * kBuffer, kBuffer);
+        const Sge buffer = memory_.sge(slot * kBuffer, kBuffer);
         example::submit(session_, WorkRequest::recv(qp_.handle(), buffer).with_tag(slot));
     }
 

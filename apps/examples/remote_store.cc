@@ -3,9 +3,9 @@
 //
 //   remote_store CONFIG        for example: remote_store config/loopback.toml
 //
-// The program keeps the send queue full. Each record has a checksum, which reveals that the record was read while it
-// was being written. Each record also has a lock: a word that is 0, or the number of the lock's owner. An owner takes
-// the lock by compare-and-swap.
+// The program keeps the send queue full while it has requests left. Each record has a checksum, which reveals that the
+// record was read while it was being written. Each record also has a lock: a word that is 0, or the number of the
+// lock's owner. An owner takes the lock by compare-and-swap.
 #include <array>
 #include <cstring>
 #include <functional>
@@ -69,7 +69,7 @@ private:
         return {remote_.addr + index * sizeof(Record) + offset, remote_.rkey};
     }
 
-    // Keeps the send queue full until each record's request has completed.
+    // Submits a request for each record, as fast as the send queue has room. Returns when all requests have completed.
     void for_all(const std::function<WorkRequest(std::size_t)>& make) {
         std::size_t submitted = 0;
         for (std::size_t completed = 0; completed < kRecords;) {

@@ -174,7 +174,7 @@ private:
                 const std::size_t slot = number % kSlots * kLongest;
                 write_message(memory_.data() + slot, number, messages_);
                 const Sge message = memory_.sge(slot, length_of(number));
-                // The reader reads long messages by rendezvous, with the remote key.
+                // The reader's worker reads long messages by rendezvous, with the remote key.
                 const Refusal refusal = session_.try_submit(
                     WorkRequest::send(qp_.handle(), message).with_tag(number).with_rkey(memory_.rkey()));
                 if (refusal == Refusal::qp_in_error) {
