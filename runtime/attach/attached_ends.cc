@@ -7,13 +7,15 @@
 #include "attach/answering.hpp"
 #include "attach/attached_client.hpp"
 #include "base/log.hpp"
+#include "base/undo.hpp"
 
 namespace pollcore {
 namespace {
 
 using namespace std::chrono_literals;
 
-// The largest number of queue pairs of one process that are drained at the same time. Each turn looks at all of them.
+// The largest number of queue pairs of one closing session, or of one ending process, that are drained at the same
+// time. A turn may look at all of them.
 constexpr std::size_t kRetiringMax = 256;
 
 }  // namespace
@@ -121,7 +123,9 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseSession& asked) {
                     return std::nullopt;  // waits until the busy queue pair is closed or reset
                 }
                 closing_.insert(session);  // from now on, no object is made for this session
+                Undo open_again([&]() noexcept { closing_.erase(session); });
                 ends = begin_retiring(its, runtime_.platform->now() + runtime_.config.drain_timeout);
+                open_again.keep();
             }
             if (!retire_some(*ends)) {
                 return std::nullopt;
@@ -207,7 +211,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::Detach&) {
     end(runtime_.config.drain_timeout, false);
 }
 
-// Allocates nothing, because a process whose end has begun and then failed would stay for ever.
+// Must not fail for lack of memory, because a process whose end has begun and then failed would stay for ever.
 void AttachedClient::end(std::chrono::milliseconds drain, bool abandoned) noexcept {
     ending_ = true;
     abandoned_ = abandoned;

@@ -123,8 +123,9 @@ std::uint64_t AttachedState::next_id() {
 wire::Packet AttachedState::exchange(std::uint64_t id, std::span<const std::byte> packet,
                                      std::span<const int> descriptors, std::chrono::milliseconds within) {
     const auto deadline = Clock::now() + within;
-    const auto gone = [] {
-        return Error(ECONNRESET, "the daemon is gone, or has ended this attachment; its log says why");
+    const auto ended = [this] {  // called with mutex_ held
+        return stopped_ ? Error(ESHUTDOWN, "the attachment is stopped")
+                        : Error(ECONNRESET, "the daemon is gone, or has ended this attachment; its log says why");
     };
     Question question;
     {
@@ -134,7 +135,7 @@ wire::Packet AttachedState::exchange(std::uint64_t id, std::span<const std::byte
             return std::move(*early);
         }
         if (lost()) {
-            throw stopped_ ? Error(ESHUTDOWN, "the attachment is stopped") : gone();
+            throw ended();
         }
         questions_.emplace(id, &question);
     }
@@ -156,7 +157,7 @@ wire::Packet AttachedState::exchange(std::uint64_t id, std::span<const std::byte
     }
     questions_.erase(id);
     if (!question.answered) {
-        throw error == 0 || error == EPIPE ? gone()
+        throw error == 0 || error == EPIPE ? ended()
         : error == ETIMEDOUT               ? Error(error, "the daemon does not answer (AttachOptions::answer_within)")
                                            : Error(error, "asking the daemon");
     }

@@ -51,7 +51,7 @@ void EpollLoop::stop() noexcept {
     }
     const std::uint64_t one = 1;
     // This write cannot fail: an eventfd refuses a write only if its count is at the limit, and nobody else writes to
-    // this one.
+    // this eventfd.
     (void)!::write(wake_.get(), &one, sizeof(one));
     thread_.join();
 }
@@ -118,10 +118,15 @@ void EpollLoop::post(int fd) noexcept {
     }
 }
 
-void EpollLoop::watch_on(int fd) {
+void EpollLoop::watch_on(int fd) noexcept {
     const std::lock_guard lock(mutex_);
-    if (jobs_.contains(fd)) {  // else forget() was called meanwhile
+    if (!jobs_.contains(fd)) {
+        return;  // forget() was called meanwhile
+    }
+    try {
         arm(fd, EPOLL_CTL_MOD);
+    } catch (const std::exception& error) {
+        log_error("control loop: {}; it is not looked at again", error.what());
     }
 }
 

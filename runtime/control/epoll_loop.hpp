@@ -32,7 +32,7 @@ private:
     void post(int fd) noexcept;
     void post_tick() noexcept;
     void run(int fd);
-    void watch_on(int fd);
+    void watch_on(int fd) noexcept;
     void arm(int fd, int operation);
 
     Executor& executor_;
