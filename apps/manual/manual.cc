@@ -110,7 +110,8 @@ std::string all_words(const CLI::App& app) {
     return words;
 }
 
-/// The cases of a bash `case` over the option before the cursor. Each completes the value of one option.
+/// The cases of a bash `case` over the option before the cursor, one for each option with a value. A case completes the
+/// value, or nothing if the possible values are not known.
 std::string value_cases(const CLI::App& app, const std::string& indent) {
     std::string cases;
     for (const CLI::Option* option : app.get_options()) {

@@ -2,7 +2,7 @@
 // completion are made from the definition of the command line.
 //
 // The type name of an option describes its value, for people and for bash: `{a,b}` is a or b, FILE and SOCKET are a
-// path, DEVICE is an RDMA device.
+// path, DEVICE is an RDMA device, or a software device.
 //
 // Thread safety: pure functions.
 #pragma once

@@ -15,7 +15,8 @@ namespace pollcore::daemon {
 class Backtrace {
 public:
     /// Installs the handler of kBacktraceSignal for the rest of the process's life, and unblocks the signal in the
-    /// calling thread. Construct before other threads exist, because they inherit the signal mask. Throws Error.
+    /// calling thread. Construct it before the threads exist that of() is to ask: they inherit the signal mask. Throws
+    /// Error.
     Backtrace();
 
     /// Returns a line for each frame, the innermost first: the file, the exported symbol, and the offset, for

@@ -182,8 +182,8 @@ bool Daemon::shut_down() {
             log_warning("{} again: ending at once; connections and requests in flight are cut off",
                         signal_name(*signal));
             (void)flush_log(LogWriter::kPatience);
-            // Does not call exit(3), because destructors would wait for queue pairs that are still being closed. The
-            // kernel frees all resources.
+            // Does not return, because destructors would wait for queue pairs that are still being closed. The kernel
+            // frees all resources.
             ::_exit(kExitCutShort);
         }
     }

@@ -1,6 +1,6 @@
 // The running daemon: the runtime, the services, and a loop that watches the services until a signal ends the daemon.
 //
-// Thread safety: all on the main thread, with the signals blocked (signals.hpp).
+// Thread safety: the main thread calls the public functions, with the signals blocked (signals.hpp).
 #pragma once
 
 #include <chrono>
@@ -24,7 +24,7 @@ public:
     Daemon(const Config& config, std::function<Config()> read_again);
     ~Daemon();
 
-    /// Serves until a signal comes or a service breaks down. Returns the exit code (daemon_exit_code.hpp).
+    /// Serves until SIGTERM or SIGINT comes, or a service breaks down. Returns the exit code (daemon_exit_code.hpp).
     [[nodiscard]] int run();
 
 private:
@@ -36,7 +36,8 @@ private:
     void reload();
     void end_service(const ServiceConfig& config);
     void begin_service(const ServiceConfig& config);
-    /// Drains and closes, and ends the process at once on a second signal. Returns false when work was cut short.
+    /// Drains and closes, and ends the process at once on a second SIGTERM or SIGINT. Returns false when work was cut
+    /// short.
     [[nodiscard]] bool shut_down();
     /// Runs on its own thread, because closing blocks.
     [[nodiscard]] bool drain_and_stop();
@@ -44,7 +45,7 @@ private:
 
     Config config_;
     const std::function<Config()> read_again_;
-    Backtrace backtrace_;  // before runtime_, whose threads inherit its signal mask
+    Backtrace backtrace_;  // before runtime_: its threads inherit the mask that this sets
     Runtime runtime_;
     std::unique_ptr<AttachServer> attach_;  // null if no process may attach
     std::vector<std::unique_ptr<Service>> services_;

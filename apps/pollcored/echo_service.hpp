@@ -17,7 +17,7 @@
 //
 //     phase    owner
 //     vacant   reception     Becomes opening when the reception is about to answer a peer.
-//     opening  data thread   Becomes serving when all receives are submitted.
+//     opening  data thread   Becomes serving when all receives are submitted, ended if one is refused.
 //     serving  data thread   Becomes ended when work has failed or the peer has left.
 //     ended    data thread   The reception may read why the connection ended.
 //     closed   data thread   Becomes vacant when the data thread has taken the last completion.
@@ -53,7 +53,8 @@ public:
     void start() override;
     /// The service does not answer messages that arrive after this call.
     void begin_drain() noexcept override;
-    /// Whether each message that was taken has been sent back and acknowledged by its peer.
+    /// Whether the service no longer listens, and each message that was taken has been sent back and acknowledged by
+    /// its peer. Messages of connections that have ended do not count.
     [[nodiscard]] bool drained() const noexcept override;
     bool close() noexcept override;
 
@@ -127,7 +128,7 @@ private:
     // Used by the data thread only.
     std::vector<std::uint32_t> with_work_;  // connections in which a buffer waits
     std::uint32_t phases_seen_ = 0;
-    std::uint32_t active_ = 0;  // connections that are not vacant
+    std::uint32_t active_ = 0;  // connections with `begun`
     std::uint64_t owed_ = 0;    // sum of Connection::owed over all connections
     std::optional<std::chrono::steady_clock::time_point> stop_seen_;
 

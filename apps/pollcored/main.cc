@@ -31,7 +31,7 @@ Config read(const Options& options) {
 }
 
 // Each attached process takes several descriptors. The soft limit is low only for programs that use select(2), and this
-// program does not use it.
+// program does not use select(2).
 void raise_descriptor_limit() noexcept {
     rlimit limit{};
     if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {

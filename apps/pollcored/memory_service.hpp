@@ -3,7 +3,7 @@
 //
 // The device alone executes the operations: no code here runs for them. All peers share the region, which is filled
 // with zeros at first. The service takes no messages: if a peer sends one, the peer's request fails after its RNR
-// retries.
+// retries, if their number is limited.
 #pragma once
 
 #include <string>

@@ -13,7 +13,7 @@ namespace pollcore::daemon {
 
 class Notifier {
 public:
-    /// Reads NOTIFY_SOCKET and WATCHDOG_USEC. Without a service manager all calls do nothing.
+    /// Reads WATCHDOG_USEC and WATCHDOG_PID. Each message reads NOTIFY_SOCKET; without this variable nothing is sent.
     Notifier();
 
     void ready(const std::string& status);

@@ -1,9 +1,9 @@
 // Connects and disconnects the peers of a service. The reception's thread listens, makes a queue pair for each peer,
-// answers the peer, and closes connections that have ended. This thread makes all control calls of the service. If the
-// service has a data thread, that thread therefore never waits for a control call.
+// answers the peer, and closes connections that have ended. After start() this thread makes all control calls of the
+// service. If the service has a data thread, that thread therefore never waits for a control call.
 //
 // The reception answers one peer at a time. A peer that asks for a connection and never completes the handshake delays
-// the next peers by kAcceptTimeout. It does not affect established connections.
+// the next peers by kAcceptTimeout. Established connections go on.
 //
 // Thread safety: the service's owner calls the public functions. The handler is called on the reception's thread.
 // Invariants
@@ -39,7 +39,7 @@ public:
     [[nodiscard]] virtual ConnectOptions answer() = 0;
     /// Called before the reception answers the peer. Returns when the service is ready for the peer's first message.
     virtual void open(std::uint32_t slot, QpHandle qp) = 0;
-    /// Why the connection has ended; nullopt while the connection goes on. Called every few milliseconds.
+    /// Why the connection has ended; nullopt while the connection goes on. Called in each turn of the thread's loop.
     [[nodiscard]] virtual std::optional<Ending> ending(std::uint32_t slot) = 0;
     /// Called when the queue pair is closed. All its completions are then in the session's ring.
     virtual void closed(std::uint32_t slot) = 0;

@@ -1,4 +1,4 @@
-// The signals that the daemon answers. The main thread waits for them; there are no signal handlers.
+// The signals that the daemon answers. The main thread waits for these signals; they have no handlers.
 //
 // Thread safety: call block_signals() before any other thread exists, so that all threads inherit the signal mask. Only
 // one thread may call wait_signal().

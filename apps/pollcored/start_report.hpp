@@ -11,8 +11,8 @@
 
 namespace pollcore::daemon {
 
-/// Logs the devices, the memory, EAL, and each worker's core and idle policy. `service_cpus` are the CPUs of all
-/// other threads.
+/// Logs the devices, the memory, EAL, and each worker's core and idle policy. `service_cpus` are the CPUs of the
+/// services' threads.
 void log_runtime(const Runtime& runtime, const std::string& service_cpus);
 void log_services(const std::vector<std::unique_ptr<Service>>& services);
 

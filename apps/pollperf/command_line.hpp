@@ -11,7 +11,7 @@
 
 namespace pollcore::perf {
 
-/// The arguments of `pollperf lat`. An empty member was not given.
+/// The arguments of `pollperf lat`. An empty member was not given; flow and the two timeouts begin with their defaults.
 struct LatArguments {
     std::string op;
     std::string path;

@@ -1,9 +1,9 @@
 // The time stamp of the timed loops.
 //
 // A plain rdtsc may run before an earlier load of the program has returned. It then shows latencies that do not exist.
-// This stamp waits for all earlier loads. Later instructions may begin before the stamp is taken. All the same, no time
-// is lost or counted twice, because each sample ends where the next sample begins. The samples of a round therefore add
-// up to its wall time, and the report checks this.
+// On x86-64 this stamp waits for all earlier loads. Later instructions may begin before the stamp is taken. All the
+// same, no time is lost or counted twice, because each sample ends where the next sample begins. Without --verify, the
+// samples of a round therefore add up to its wall time, and the report checks this.
 //
 // Thread safety: pure.
 #pragma once

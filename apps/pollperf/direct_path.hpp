@@ -1,8 +1,9 @@
 // The baseline: plain verbs on the calling thread, as a careful program without a runtime would use them.
 //
-// Requests are built once and posted again and again. Receives are posted ahead. A send is inline if it is small, and
-// only every kSignalEvery-th send is signaled, unless each needs its completion. All queues of this process complete on
-// one CQ, so that one poll sees all completions. On a software device the poll also makes the device progress.
+// Requests are built once and posted again and again. Receives are posted ahead. A send is inline if it is small.
+// Only every kSignalEvery-th send and the last of a run are signaled, unless each needs its completion. All queues of
+// this process complete on one CQ, so that one poll sees all completions. On a software device the poll also makes the
+// device progress.
 //
 // Thread safety: one thread uses an object.
 // Errors: MeasurementError for failures while measuring, pollcore::Error for failures of the set-up.
@@ -175,7 +176,7 @@ private:
 };
 
 /// A direct path whose thread sleeps on a completion channel: it calls ibv_req_notify_cq, polls once more, and then
-/// calls ibv_get_cq_event.
+/// waits for an event of the channel.
 class EventPath : public DirectPath {
 public:
     static constexpr PathKind kKind = PathKind::event;

@@ -1,4 +1,4 @@
-// The report for programs: one JSON object with all results. Times are in nanoseconds.
+// The report for programs: one JSON object with all results. Keys name the unit of their times, as `latency_ns` does.
 //
 // Thread safety: pure functions; only write_json() writes a file.
 #pragma once

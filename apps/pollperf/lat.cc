@@ -50,7 +50,7 @@ Workload make_workload(const LatOptions& options, Op op, std::uint32_t inline_ma
     return workload;
 }
 
-// The address of the GID with this index. All other code uses addresses, because the index of a GID may change.
+// The address of the GID with this index. A configuration names a GID by address, because the index may change.
 std::string gid_address(const DeviceConfig& config, std::uint32_t index) {
     const auto device = open_device(config);
     for (const GidEntry& entry : device->gids()) {

@@ -1,4 +1,4 @@
-// The contents of messages: written before each message is sent. With --verify, checked after the message has arrived.
+// The contents of messages: what is written before a message is sent and, with --verify, checked after it has arrived.
 //
 // Thread safety: used by the measuring thread only.
 #pragma once
@@ -17,8 +17,8 @@
 
 namespace pollcore::perf {
 
-/// Call before the first message of a workload, and before a peer can send its first message. For writes, it stores the
-/// last byte of message 0 into memory, so that no older byte can be mistaken for the last byte of message 1.
+/// Call before the first message of a workload, and before a peer can send its first message. For writes, this stores
+/// the last byte of message 0 into memory, so that no older byte can be mistaken for the last byte of message 1.
 template <class Path>
 void begin_workload(Path& path, const Workload& workload, unsigned ends) {
     for (unsigned end = 0; end < ends; ++end) {
@@ -41,7 +41,8 @@ public:
                 workload_.op == Op::fetch_add ? kAtomicSize : workload_.size};
     }
 
-    /// Writes the bytes of the next message into the buffer. Without kVerify all sends have the same bytes.
+    /// Counts the next message, and writes its bytes into the buffer. Without kVerify, this writes only the last byte
+    /// of an RDMA write, and nothing for a send.
     template <bool kVerify>
     void next_message(unsigned end) {
         EndState& state = path_.end(end);
@@ -90,7 +91,7 @@ public:
     /// Checks the bytes in the end's own buffer, after an RDMA read into it.
     void check_out(unsigned end) { demand(first_difference(out(end), path_.end(end).sequence), out(end), end); }
 
-    /// Waits until the device no longer uses the end's buffer.
+    /// Waits for the completions of all signaled requests of the end.
     void drain(unsigned end) {
         const EndState& state = path_.end(end);
         watch_.until(path_, end, "the completion of its request", [&] { return state.idle(); });

@@ -241,8 +241,8 @@ void resolve_cores(const LatArguments& arguments, const config::Cpus& cpus, LatO
     }
 }
 
-// Raises memory.size if the buffers of both ends do not fit beside the runtime's rings. For small buffers the default
-// remains, because users reserve hugepages for the default.
+// Without a configuration file, raises memory.size if the buffers of both ends would take more than a quarter of it.
+// For small buffers the default remains, because users reserve hugepages for the default.
 void make_room(const LatArguments& arguments, LatOptions& options) {
     constexpr std::uint64_t kGrain = 2ull << 20;
     const std::uint64_t buffers = 2 * EndLayout(options.size).bytes();

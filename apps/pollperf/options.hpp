@@ -33,7 +33,7 @@ struct LatOptions {
     bool runtime = false;
     bool attached = false;
     std::string device;             ///< the device's name in the configuration
-    Config config;                  ///< the runtime's configuration: only this device, and workers if a path needs one
+    Config config;                  ///< the runtime's configuration, with only this device
     std::string worker;             ///< name of the measured worker
     std::string attach;             ///< socket for path `attached`; if empty, this process's own runtime is used
     std::uint32_t core = 0;         ///< CPU of the application's thread

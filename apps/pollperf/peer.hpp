@@ -129,7 +129,7 @@ void run_server(const LatOptions& options, const Workload& workload, Path& path,
         path.disconnect(options.timeout);
         return;
     }
-    // The server cannot see one-sided operations, but it knows the longest time that they can take.
+    // The server cannot see one-sided operations. It allows 1 ms for each, and more for a long one.
     const std::uint64_t operations = std::uint64_t{options.iterations} + options.warmup;
     const std::uint64_t ms_each = 1 + workload.size / 10000;
     const auto time = options.timeout + std::chrono::milliseconds(operations * ms_each);

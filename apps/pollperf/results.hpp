@@ -70,7 +70,7 @@ struct Hop {
     std::optional<double> round_trips;  ///< difference_ns as a multiple of the raw round trip
     std::optional<double> attached_ns;  ///< time on path `attached`, if `runtime` was measured, too
 };
-/// The hops of the operations that were measured both directly and through a worker.
+/// The hops of the operations that were measured both by plain verbs (direct or event) and through a worker.
 [[nodiscard]] std::vector<Hop> hops(const LatResults& results);
 
 }  // namespace pollcore::perf

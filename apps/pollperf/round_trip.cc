@@ -58,7 +58,7 @@ void answer(Words& words) {
     }
 }
 
-// Returns the cycles of each round trip after the warm-up, until `deadline`.
+// Returns the cycles of each round trip after the warm-up, until `deadline` or kSamplesMax.
 std::vector<std::uint64_t> ask(Words& words, std::chrono::steady_clock::time_point deadline) {
     std::vector<std::uint64_t> samples;
     samples.reserve(kSamplesMax);

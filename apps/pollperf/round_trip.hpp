@@ -28,9 +28,9 @@ struct RoundTrips {
     [[nodiscard]] double typical_ns() const noexcept { return (before.typical_ns + after.typical_ns) / 2; }
 };
 
-/// Measures round trips between the CPUs `core` and `other` for `time`. Nothing else may spin on either CPU during the
-/// measurement, so no worker may run there. Returns nullopt if other threads kept a CPU so busy that there were too few
-/// round trips.
+/// Measures round trips between the CPUs `core` and `other` for at most `time`. Nothing else may spin on either CPU
+/// during the measurement, so no worker may run there. Returns nullopt if other threads kept a CPU so busy that there
+/// were too few round trips.
 [[nodiscard]] std::optional<RoundTrip> measure_round_trip(std::uint32_t core, std::uint32_t other,
                                                           std::chrono::milliseconds time);
 

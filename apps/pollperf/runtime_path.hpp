@@ -1,7 +1,7 @@
 // The operations through the runtime: a session on the calling thread, and its worker.
 //
 // As on the direct path, requests are built once, receives are posted ahead, small sends are inline, and only every
-// kSignalEvery-th send is signaled, unless each needs its completion.
+// kSignalEvery-th send and the last of a run are signaled, unless each needs its completion.
 //
 // Thread safety: one thread uses an object.
 // Errors: MeasurementError for failures while measuring, pollcore::Error for failures of the set-up.

@@ -105,7 +105,7 @@ void limit(Out out, const LatOptions& options, const LatResults& results) {
     }
 }
 
-// The columns are perftest's, so that the lines can be compared with perftest's.
+// The columns are perftest's and 99.99%, so that the lines can be compared with perftest's.
 void columns(Out out, const LatResults& results) {
     const bool one = results.paths.size() == 1;
     if (!one) {

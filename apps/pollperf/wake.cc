@@ -218,7 +218,7 @@ void measure_bare_worker(const WakeOptions& options, std::uint32_t n, Samples& s
 // ---- An application's thread waits, and the worker spins ----
 
 // Yields the core until `word` is no longer `not_this`. Returns false after kPatience. Does not sleep, because the core
-// could then become idle just before the wake-up. That would add more time than is measured.
+// could then become idle just before the wake-up, and a core that leaves idle adds more time than is measured.
 [[nodiscard]] bool give_core_until(const std::atomic<std::uint32_t>& word, std::uint32_t not_this) noexcept {
     const auto deadline = Clock::now() + kPatience;
     while (word.load() == not_this) {

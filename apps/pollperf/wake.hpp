@@ -38,7 +38,7 @@ struct WakeOptions {
 /// The results for one way to wait.
 struct WakeRow {
     std::string how;
-    Summary latency;                  ///< from the submission to the completion, in the application's thread
+    Summary latency;                  ///< from the submission to the completion, or until the application is awake
     std::optional<double> cpu;        ///< share of a core that the worker used during the operations
     std::optional<double> cpu_idle;   ///< share of a core that the worker used while nothing was submitted
     std::optional<double> full_load;  ///< operations per second with many in flight; the median of the rounds

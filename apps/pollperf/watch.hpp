@@ -13,7 +13,7 @@ namespace pollcore::perf {
 
 class Watch {
 public:
-    /// A spinning loop reads the clock once in this many empty polls, which is once in a few milliseconds.
+    /// A spinning loop reads the clock once in this many polls, which is once in a few milliseconds.
     static constexpr std::uint32_t kSpinsPerLook = 1u << 14;
     /// The longest sleep of a sleeping loop between two reads of the clock.
     static constexpr std::chrono::milliseconds kSleepMax{50};
@@ -41,7 +41,7 @@ public:
 
 private:
     using Clock = std::chrono::steady_clock;
-    /// A wait has to last this long before each check of the peer, because the check may cost a system call.
+    /// A wait checks the peer once in this time, because the check may cost a system call.
     static constexpr std::chrono::milliseconds kPeerPatience{100};
 
     /// Returns whether it is time to check the peer. `looks` is the number of earlier calls of look() in this wait.

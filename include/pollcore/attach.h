@@ -91,7 +91,8 @@ enum { POLLCORE_WITH_IMM = 1, POLLCORE_BY_RUNTIME = 4, POLLCORE_FROM_RECV_QUEUE 
 /** A value of Refusal in session.hpp. 0 means that the request was taken. pollcore_refusal_name() returns its name. */
 typedef int pollcore_refusal;
 
-/** Returns a sentence about this thread's last failure, or "". It is valid until this thread's next failure. */
+/** Returns a sentence about this thread's last failure, or "". It is valid until this thread's next failure or next
+ * call of pollcore_next_request. */
 POLLCORE_API const char* pollcore_error(void);
 POLLCORE_API const char* pollcore_refusal_name(pollcore_refusal refusal);
 POLLCORE_API const char* pollcore_status_name(uint8_t status);

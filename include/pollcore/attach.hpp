@@ -10,7 +10,7 @@
 //     }
 //
 // Submissions and completions go through rings that this process shares with one worker of the daemon, without system
-// calls. Payload is not copied: the device reads and writes this process's memory, at this process's addresses. All
+// calls. Payload is not copied: the device reads and writes this process's memory, at this process's addresses. Most
 // other calls ask the daemon over a socket. The daemon keeps attached processes apart: each process has its own
 // protection domain, which the device checks.
 //
@@ -18,14 +18,14 @@
 // memory. It refuses other memory with EOPNOTSUPP, because the daemon cannot map it.
 //
 // If the daemon dies, each request in flight completes with Status::daemon_gone as soon as the kernel reports the
-// death. From then on no device writes into this process's memory. All calls then throw Error(ECONNRESET). Objects may
-// still be destroyed, and memory may still be read. reattach() attaches again. A daemon that stops in order first
-// completes every request itself, with the true status or with session_closed. If a process breaks the rules, the
-// daemon ends the attachment. The daemon then also completes every request, and its log has the reason.
+// death. From then on no device writes into this process's memory. Calls that ask the daemon then throw
+// Error(ECONNRESET), unless they end an object. Memory may still be read. reattach() attaches again. A daemon that
+// stops in order first completes every request itself, with the true status or with session_closed. If a process breaks
+// the rules, the daemon ends the attachment. The daemon then also completes every request, and its log has the reason.
 //
 // Thread safety: as Context; no other thread may use this object during reattach(). One thread of this library waits
-// for answers from the daemon and for the daemon's end. This thread does nothing else, and is bound to no CPU. fork():
-// see context.hpp. The rings and memory are not mapped in the child: an access there is a segmentation fault.
+// for the daemon's answers and events, and for the daemon's end. This thread does nothing else, and is bound to no CPU.
+// fork(): see context.hpp. The rings and memory are not mapped in the child: an access there is a segmentation fault.
 #pragma once
 
 #include <chrono>

@@ -46,7 +46,7 @@ enum class IdlePolicy {
     spin,   ///< begins the next step at once
     pause,  ///< executes the CPU's pause instruction between steps
     /// The core rests for about a microsecond (TPAUSE). While only the next request of one session can bring work, the
-    /// core rests until that request is written (UMWAIT). Needs an x86 CPU with WAITPKG (D34).
+    /// core rests until that request is written, or for 20 us (UMWAIT). Needs an x86 CPU with WAITPKG (D34).
     monitor,
     yield,  ///< lets other threads have the core; for shared cores
     event,  ///< sleeps until a completion, a session or the control side wakes the worker
@@ -182,7 +182,8 @@ struct AttachConfig {
     std::uint32_t queue_pairs_max = 256;
     std::uint64_t work_requests_max = 65536;
     std::uint64_t registered_max = 1ull << 30;  ///< bytes, rings included
-    // Limits of all processes of one user together. 0 means half of the runtime's own limit.
+    // Limits of all processes of one user together. 0 means half of what all processes may have together and, for
+    // user_registered_max, half of the machine's memory.
     std::uint32_t user_clients_max = 0;
     std::uint32_t user_sessions_max = 0;
     std::uint32_t user_queue_pairs_max = 0;

@@ -3,15 +3,17 @@
 //
 // Thread safety: any thread may make any call here. A call blocks until it is done, so no call belongs on a hot path.
 //
-// Errors: calls throw pollcore::Error. The message names the action, its object and the remedy. Error(ETIMEDOUT) means
-// that the control thread, which carries out the calls, hangs. The call has then not begun within the configuration's
-// hang_limit, and has no effect. Calls and destructors that end something have no such limit. std::bad_alloc means that
-// nothing was made; the call can be repeated (D29).
+// Errors: calls throw pollcore::Error. The message names the action, its object and the remedy. In a Runtime,
+// Error(ETIMEDOUT) means that the control thread, which carries out the calls, hangs. The call has then not begun
+// within the configuration's hang_limit, and has no effect. Calls and destructors that end something have no such
+// limit. QueuePair::connect and calls of an Attachment have time-outs of their own (AttachOptions::answer_within).
+// std::bad_alloc means that nothing was made; the call can be repeated (D29).
 //
 // Ownership: objects made here keep alive the objects that they need, so they may be destroyed in any order. After
-// stop(), all requests in flight have completed, and calls of these objects throw Error(ESHUTDOWN).
+// stop(), all requests in flight have completed. Calls of these objects then throw Error(ESHUTDOWN), except for calls
+// that end an object.
 //
-// fork(): objects that the parent has made still belong to the parent. In the child, every call of these objects throws
+// fork(): objects that the parent has made still belong to the parent. In the child, calls of these objects throw
 // Error(EPERM) at once, and their destructors do nothing. The child must not use the parent's sessions and memory. A
 // child may make an Attachment of its own. It may make a Runtime only after exec() (execve(2)), because DPDK's EAL
 // shares its memory with the child: in a child of a process that had a Runtime, making a Runtime throws Error(EPERM).
@@ -52,16 +54,16 @@ public:
     /// Makes a shared receive queue for options.session.
     [[nodiscard]] SharedReceiveQueue create_shared_receive_queue(const SharedReceiveQueueOptions& options);
     /// Throws Error: EINVAL for options that are not accepted, ENOSPC when the session's pool_buffers have no room for
-    /// so many buffers.
+    /// so many buffers, or when the runtime has kReceivePoolsMax pools.
     [[nodiscard]] ReceivePool create_receive_pool(const ReceivePoolOptions& options);
     /// Throws as create_receive_pool. Also throws Error(EOPNOTSUPP) if the session's worker may sleep, because a
     /// message in a write ring would not wake the worker.
     [[nodiscard]] ReceivePool create_write_ring(const WriteRingOptions& options);
     [[nodiscard]] ProtectionDomain create_protection_domain(const std::string& device = "");
 
-    /// Allocates and registers memory: zeroed, cache-line aligned, on the device's NUMA node, and from hugepages if
-    /// there are any. A peer that has the remote key may do the operations that both `access` and
-    /// QueuePairOptions::remote_access allow.
+    /// Allocates and registers memory: zeroed, cache-line aligned, and from hugepages if that is possible. A Runtime
+    /// takes the memory on the device's NUMA node. A peer that has the remote key may do the operations that both
+    /// `access` and QueuePairOptions::remote_access allow.
     [[nodiscard]] MemoryRegion allocate(std::size_t bytes, Access access, const std::string& device = "",
                                         const ProtectionDomain* pd = nullptr);
     /// Registers memory of the program. The memory must stay mapped until the region is deregistered.
@@ -96,7 +98,7 @@ public:
     /// Returns the oldest asynchronous event, after the runtime has reacted to it. Returns nothing when no event came
     /// within the time. At most kEventsMax events wait: the oldest are kept, and later events are only counted
     /// (Event::lost_after, ControlCounters::events_lost). An application need not take events: nothing else depends on
-    /// them. Unlike other calls, next_event() and poll_event() do not wait for the control thread. After the runtime
+    /// them. Unlike most calls, next_event() and poll_event() do not wait for the control thread. After the runtime
     /// was stopped, they return the events that are left, and then throw Error(ESHUTDOWN).
     [[nodiscard]] std::optional<Event> next_event(std::chrono::milliseconds timeout);
     /// next_event() without waiting.

@@ -34,10 +34,10 @@ inline constexpr std::size_t kWakeBuckets = 40;
 struct alignas(kCacheLine) WorkerCounters {
     Counter steps;              ///< looks for work
     Counter busy_steps;         ///< steps that found something to do
-    Counter sends;              ///< send-queue work requests given to the provider
-    Counter send_doorbells;     ///< ibv_post_send calls
+    Counter sends;              ///< send-queue work requests of sessions, given to the provider
+    Counter send_doorbells;     ///< calls of ibv_post_send and ibv_bind_mw
     Counter receives;           ///< receives given to the provider
-    Counter receive_doorbells;  ///< ibv_post_recv calls
+    Counter receive_doorbells;  ///< calls of ibv_post_recv and ibv_post_srq_recv
     Counter completions;        ///< work completions taken from CQs
     Counter delivered;          ///< completions written to sessions
     Counter retired;            ///< unsignaled work requests that succeeded
@@ -48,7 +48,7 @@ struct alignas(kCacheLine) WorkerCounters {
     Counter waits_for_credit;   ///< work requests that had to wait until the peer had room for them
     Counter grants;             ///< RDMA writes that granted room to a peer
     Counter flow_faults;        ///< queue pairs that failed because the peer broke the rules of flow control
-    Counter refused_requests;   ///< work requests that the worker's own admission refused
+    Counter refused_requests;   ///< work requests that the worker refused
     Counter cut_short;          ///< work requests whose queue pair ended before the device had completed them
     Counter stale_completions;  ///< work completions whose queue pair is gone, or whose request is not in flight
     Counter failed_polls;       ///< CQs that were given up because a poll failed
@@ -95,7 +95,7 @@ struct ControlCounters {
     /// Asynchronous events acknowledged. Equal to async_events while the control thread is idle.
     Counter async_events_acknowledged;
     std::array<Counter, kVerbsEventTypes> async_events_by_type;  ///< asynchronous events by the value of EventType
-    Counter events_lost;   ///< events dropped because kEventsMax events were waiting for the application
+    Counter events_lost;   ///< events dropped because kEventsMax events were waiting, or for lack of memory
     Counter devices_lost;  ///< devices that were lost by a fatal error or removal
     Counter connections;   ///< connections established
     Counter disconnections;

@@ -67,8 +67,8 @@ struct Event {
     QpHandle qp{};          ///< events of a queue pair: its handle at the time of the event
     SrqHandle srq{};        ///< events of a shared receive queue: its handle
     std::uint8_t port = 0;  ///< events of a port: its number, from 1 as in verbs
-    /// Number of events that were dropped directly after this event, because kEventsMax events were waiting. An
-    /// application that finds such a gap should ask for the state of the objects that it relies on.
+    /// Number of events that were dropped directly after this event, because kEventsMax events were waiting, or for
+    /// lack of memory. An application that finds such a gap should ask for the state of the objects that it relies on.
     std::uint64_t lost_after = 0;
 };
 

@@ -15,7 +15,7 @@
 
 /** The method that holds senders back until the receiver is ready.
  *
- * off: only the program's own bytes are on the wire. A send that finds no receive is repeated (rnr_retry).
+ * off: only the program's own bytes are on the wire. On RC a send that finds no receive is repeated (rnr_retry).
  *
  * credits: RC only. Each end writes into the other end's memory how many receives it has posted, and the length of the
  * longest message that these receives take. A send or a write with immediate waits at the worker until the peer has a

@@ -76,8 +76,8 @@ struct alignas(kCacheLine) LatencyCounters {
     std::array<Counter, LatencyHistogram::kBuckets> counts;
 
     /// Counts the time from `since` to `until`, two readings of the lower half of the time stamp counter. The time must
-    /// be less than 2^32 cycles. If `until` is a little before `since`, because another CPU's counter is behind, the
-    /// time counts as 0.
+    /// be less than 2^32 - 2^20 cycles. If `until` is a little before `since`, because another CPU's counter is behind,
+    /// the time counts as 0.
     void add(std::uint32_t since, std::uint32_t until) noexcept {
         constexpr std::uint32_t kBehindMost = 1u << 20;
         const std::uint32_t cycles = until - since;
@@ -92,7 +92,7 @@ struct alignas(kCacheLine) LatencyCounters {
     }
 };
 
-/// A session follows one send in this many requests, on average: it measures how long that send spends in each stage.
+/// A session follows one send-queue request in this many, on average: it measures the request's time in each stage.
 inline constexpr std::uint64_t kLatencySampleEvery = 253;
 
 /// Histograms of the time that the followed requests of a session spent in each stage. In the stages `device` and

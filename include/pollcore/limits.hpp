@@ -64,8 +64,8 @@ inline constexpr std::uint32_t kSgesMax = 32;
 /// Inline bytes of one work request. A device may allow fewer.
 inline constexpr std::uint32_t kInlineMax = 1024;
 
-/// Work requests that a worker may take from one session, or post to one queue pair, in one step; also work completions
-/// that it may take from one CQ in one step.
+/// The largest burst that a configuration may set for one step of a worker: slots taken from one session, work requests
+/// posted to one queue pair, or work completions taken from one CQ.
 inline constexpr std::uint32_t kBurstMax = 256;
 inline constexpr std::uint32_t kBurstDefault = 32;
 
@@ -98,8 +98,8 @@ inline constexpr std::uint32_t kRecordTail = 24;
 
 /// Private data that a user may send along with a connection. With rdma_cm over RoCE, there are 56 bytes in a request,
 /// 196 in a reply and 148 in a rejection (rdma_connect(3)). Four of these bytes hold the true length of the data,
-/// because the network may pad the data with zeros. With flow control, twelve more bytes hold the address and the
-/// remote key of the control block.
+/// because the network may pad the data with zeros. With flow control, twelve more bytes of a request or a reply hold
+/// the address and the remote key of the control block.
 inline constexpr std::size_t kPrivateDataHeader = 4;
 inline constexpr std::size_t kPrivateDataFlow = 12;
 static_assert(kPrivateDataHeader + kPrivateDataFlow <= 24);

@@ -126,9 +126,9 @@ public:
     /// type 2, to the key that the bind asks for. This call blocks (context.hpp). The completion of a bind has the new
     /// key, too (Completion::window_rkey).
     ///
-    /// When a queue pair is closed, two kinds of windows get another key, which differs in all bytes; the old key then
-    /// opens nothing (D25). The first kind is a type 2 window whose last bind was on that queue pair. The second kind
-    /// is a window of either type with a bind on that queue pair that was flushed or had not completed.
+    /// When a queue pair is closed or reset, two kinds of windows get another key, which may differ in all bytes. The
+    /// old key then opens nothing (D25). The first kind is a type 2 window whose last bind was on that queue pair. The
+    /// second kind is a window of either type with a bind on that queue pair that was flushed or had not completed.
     [[nodiscard]] std::uint32_t rkey() const;
     [[nodiscard]] bool valid() const noexcept { return control_ != nullptr; }
 

@@ -1,6 +1,6 @@
 // A queue pair, and the description of its connection.
 //
-// Thread safety: any thread may make any call; see QueuePair::reset for an exception.
+// Thread safety: any thread may make any call. During QueuePair::reset or QueuePair::close, no other call may be made.
 #pragma once
 
 #include <array>
@@ -55,7 +55,7 @@ enum class QpType : std::uint8_t {
 
 /// Path and reliability attributes of a connection, with the names and value ranges of `struct ibv_qp_attr`
 /// (ibv_modify_qp(3)). When rdma_cm makes the connection, rdma_cm chooses GID, packet sequence numbers and address. The
-/// fields marked (*) apply only to a connection by exchanged information (QpInfo).
+/// fields marked (*) apply only to a connection by exchanged information (QpInfo), and to address handles.
 struct PathAttributes {
     std::uint8_t traffic_class = 0;
     std::uint8_t service_level = 0;   ///< (*)
@@ -141,7 +141,8 @@ struct QueuePairOptions {
     /// With FlowControl::ring: the write ring where messages arrive. The ring serves this queue pair alone, and there
     /// are no receives. With a null pointer, no messages arrive.
     const ReceivePool* pool = nullptr;
-    /// With FlowControl::credits and a pool: a second pool, for messages that are longer than the buffers of `pool`.
+    /// With FlowControl::credits, and a pool here or at `srq`: a second pool, for messages that are longer than the
+    /// buffers of the first.
     /// The buffers of the second pool limit the length of these messages. A long message stays in the sender's memory
     /// until the worker at this end reads it. The worker then delivers the message as any other, and the completion
     /// names the second pool. The sender's request must have one SGE. WorkRequest::rkey must be the remote key of the

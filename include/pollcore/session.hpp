@@ -1,10 +1,11 @@
 // A session connects one application thread to one worker, in this process (Runtime) or in a daemon (Attachment).
 //
-// Thread safety: a session is used by one thread at a time. If two threads use a session at once, requests are lost
-// silently; SessionOptions::check_thread detects such use. While a thread uses a session, other threads may call the
-// functions of QueuePair. No call here makes a system call, takes a lock or allocates memory, except close(), the
-// destructor, assignment, wait(), arm(), and poll() with a time limit. If the worker sleeps (IdlePolicy::event),
-// try_submit and release() also make a system call: they write the worker's eventfd.
+// Thread safety: a session is used by one thread at a time. If two threads use a session at once, requests may be
+// lost silently; SessionOptions::check_thread detects such use. While a thread uses a session, other threads may call
+// the functions of QueuePair. No call here makes a system call, takes a lock or allocates memory, except close(), the
+// destructor, assignment, wait(), arm(), and poll() with a time limit. There are two more exceptions: if the worker
+// sleeps (IdlePolicy::event), try_submit and release() write the worker's eventfd, and SessionOptions::check_thread
+// costs each thread one system call.
 //
 // Who owns a buffer: the application owns it until try_submit accepts the work request. Then the device owns it until
 // poll() has returned the request's completion. An unsignaled request that succeeds has no completion. Its buffer is
@@ -31,7 +32,7 @@ namespace pollcore {
 struct SessionOptions {
     std::string worker{};                   ///< name from the configuration; empty: the worker with the fewest sessions
     std::uint32_t submission_slots = 1024;  ///< a power of two; 64 bytes each
-    /// A power of two; 32 bytes each. The session has at most this many work requests in flight.
+    /// A power of two; 32 bytes each, or 64 with wide_completions. At most this many work requests are in flight.
     std::uint32_t completion_slots = 1024;
     /// Further completion slots, for the messages of receive pools. The number must be at least the number of buffers
     /// of all pools of this session; a write ring counts as WriteRingOptions::messages + 1 buffers.
@@ -75,15 +76,17 @@ enum class Refusal : std::uint8_t {
     inline_too_long,
     /// The remote address of an atomic is not a multiple of 8, or the atomic does not have exactly one SGE of 8 bytes.
     misaligned_atomic,
-    not_receiver,  ///< receives of this QP belong to another session, or come from a shared receive queue or a pool
-    no_share,      ///< this session has no share of the queue pair, or its QpShare::send_depth is 0
+    /// Receives of this QP belong to another session, or come from a shared receive queue or a pool; or a pool posts
+    /// the receives of this shared receive queue.
+    not_receiver,
+    no_share,  ///< this session has no share of the queue pair, or its QpShare::send_depth is 0
     /// With flow control: the message is longer than Session::message_max and cannot go by rendezvous (see
     /// Session::rendezvous_max).
     message_too_long,
     session_closed,
 };
 [[nodiscard]] POLLCORE_API std::string_view refusal_name(Refusal refusal) noexcept;
-/// Whether the same call may succeed later, after completions were polled.
+/// Whether the same call may succeed later, when there is room.
 [[nodiscard]] constexpr bool is_temporary(Refusal refusal) noexcept {
     return refusal > Refusal::none && refusal <= Refusal::srq_full;
 }
@@ -100,12 +103,12 @@ class SessionCore;
 /// Counts of one session since it was opened. At any time, accepted = completed + retired + in flight.
 struct SessionFigures {
     std::uint64_t accepted = 0;   ///< work requests that try_submit took
-    std::uint64_t completed = 0;  ///< completions that poll returned
+    std::uint64_t completed = 0;  ///< completions that poll returned, without those of receive pools
     std::uint64_t retired = 0;    ///< unsignaled requests that succeeded, as far as this side knows
     std::uint64_t refused = 0;
-    /// In an attached process: requests that the worker left in the ring for at least one step, because the process had
-    /// used up its share of that step. The share limits requests and bytes, so that a process with many sessions or
-    /// long messages does not take the shares of other processes.
+    /// In an attached process: requests that the worker left at the front of the ring for at least one step, because
+    /// the process had used up its share of that step. The share limits requests and bytes, so that a process with many
+    /// sessions or long messages does not take the shares of other processes.
     std::uint64_t throttled = 0;
     [[nodiscard]] std::uint64_t in_flight() const noexcept { return accepted - completed - retired; }
 };
@@ -128,7 +131,7 @@ public:
     /// try_submit takes receives, too: for a queue pair, or as Opcode::srq_recv for a shared receive queue.
     ///
     /// Takes work requests with at most one SGE each, in order, until a request is refused. The worker sees all taken
-    /// requests together. A request without kSignaled has no completion when it succeeds: see retired().
+    /// requests together. A send-queue request without kSignaled has a completion only if it fails: see retired().
     Submitted try_submit(std::span<const WorkRequest> requests) noexcept;
     /// One work request with at most one SGE.
     [[nodiscard]] Refusal try_submit(const WorkRequest& request) noexcept;

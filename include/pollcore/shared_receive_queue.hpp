@@ -1,7 +1,7 @@
 // A shared receive queue holds receives for several queue pairs. Each message of these queue pairs takes a receive from
 // it.
 //
-// Thread safety: any thread may make any call.
+// Thread safety: any thread may make any call. No other call may be made during close().
 //
 // The queue belongs to one session. This session submits the receives, as Opcode::srq_recv with WorkRequest::srq, and
 // gets all their completions. Completion::qp names the queue pair that took the receive, and Completion::srq names the

@@ -7,8 +7,8 @@
 // producer went round the ring, plus one. The lap is stored last, in one store together with the seven bytes before it,
 // and is read by a load of the same size (D6). The consumer polls the cache line that it is going to read, so a
 // hand-over moves one line; a ring with a shared index moves two. The producer writes only the slot, in as few stores
-// as possible (D5). The consumer gives slots back in batches (D13), by an index on a cache line of its own. The
-// producer reads this index only when its own copy of the index shows a full ring.
+// as possible (D5). The consumer gives slots back in batches (D13), by an index on a cache line of its own. Before it
+// writes, the producer reads this index only if its own copy of the index shows too few free slots.
 //
 // commit() publishes a batch through its first slot, which is held back until all others are written (D4). The consumer
 // polls the line of this slot, and looks at the others only after the slot is published. So while the producer writes

@@ -143,7 +143,7 @@ static_assert(sizeof(WindowBind) == sizeof(Sge));
 
 /// One work request. Fields that an opcode does not use are ignored.
 ///
-/// The static members make requests. Such a request sets exactly the fields that its opcode uses, and is signaled:
+/// The static members make requests. They set the fields that the opcode uses. A request for a send queue is signaled:
 ///
 ///     session.try_submit(WorkRequest::send(qp.handle(), memory.sge(0, 64)).with_tag(7));
 struct alignas(kCacheLine) WorkRequest {

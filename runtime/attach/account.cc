@@ -39,7 +39,7 @@ constexpr std::array<LimitName, kThings> kLimitNames{{
 constexpr std::uint64_t kUnbounded = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint64_t kListenersOfOne = 64;
 // All registrations of a process together may have this many times registered_max. The kernel keeps a list of pages for
-// each registration, so registering the same memory many times must be limited, too.
+// each registration, so registering the same memory many times must be limited.
 constexpr std::uint64_t kRegistrationsOfMemory = 4;
 
 constexpr std::uint64_t times(std::uint64_t factor, std::uint64_t value) noexcept {

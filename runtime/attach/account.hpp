@@ -97,7 +97,7 @@ public:
         return most_[index_of(thing)].load(std::memory_order_relaxed);
     }
     /// Counts `amount`. If this would exceed a limit, throws Error(EDQUOT). The error's message names the owner of the
-    /// limit, and the key of the configuration that sets the limit.
+    /// limit, and the configuration's key for the limit if there is one.
     [[nodiscard]] Held take(Thing thing, std::uint64_t amount = 1);
 
 private:

@@ -1,4 +1,4 @@
-// The calls of an attached process. Each call asks the daemon.
+// The functions of AttachedState by which an attached process asks the daemon.
 #include <sys/socket.h>
 
 #include <algorithm>

@@ -2,8 +2,8 @@
 // the process.
 //
 // The process's messages are hostile. Each object that a message names must belong to the process, and the code that
-// makes an object checks its sizes. Only the destructor and runtime_stops() wait. All other functions return at once,
-// and turn() continues requests that take time.
+// makes an object checks its sizes. Only the destructor and runtime_stops() wait for errands. All other functions wait
+// at most for a worker's answer to a command, and turn() continues requests that take time.
 //
 // Thread safety: only the control thread uses an AttachedClient.
 #pragma once
@@ -62,21 +62,22 @@ public:
     /// Takes a packet of the process, and answers it now or later. If the result is not Taken::yes, the caller evicts
     /// the process.
     [[nodiscard]] Taken take(const wire::Packet& packet, Handed handed);
-    /// The largest number of objects that end in one turn, of all processes together. The number is small because calls
-    /// of other threads wait for the end of the turn.
+    /// The largest number of objects that end in one turn, of all processes together. A session that its process closes
+    /// does not count. The number is small because calls of other threads wait for the end of the turn.
     static constexpr int kEndsInTurn = 16;
     /// Continues requests that take time. Ends at most `left` objects, and subtracts their number from `left`. Returns
     /// the time by which the next call is due.
     [[nodiscard]] Clock::time_point turn(int& left);
-    /// Logs how many requests of the process were refused since the last call, and how many submissions its workers
-    /// refused. Logs nothing if there are none. The process's own session should have refused these submissions.
+    /// Logs how many requests of the process were refused since the last call. Also logs how many submissions the
+    /// workers refused: the process's own sessions should have refused them. Logs nothing if there are none.
     void log_refusals();
-    /// Sends an event to the process. Leaves out events of a worker, and events of another process's objects.
+    /// Sends an event to the process, if it is attached and not ending. Leaves out events of a worker, and events of
+    /// another process's objects.
     void tell(const Event& event);
     [[nodiscard]] bool has_session(std::uint32_t id) const noexcept { return sessions_.contains(id); }
 
     /// Begins to end all objects of the process. The turns that follow do the work. Queue pairs have `drain` to be
-    /// flushed. `abandoned` says that no thread reads the process's rings any more.
+    /// flushed. If `abandoned` is true, the workers do not wait for requests that are still in the process's rings.
     void end(std::chrono::milliseconds drain, bool abandoned) noexcept;
     /// Call this when the process is gone, so that no thread reads its rings any more. The process may already have
     /// begun to detach.
@@ -95,7 +96,8 @@ private:
     // is due at once.
     static constexpr std::chrono::seconds kSeldom{1};
 
-    // A request that takes time. turn() calls over() until over() returns true. The next turn for it is due at `next`.
+    // A request that takes time. turn() calls over() until over() returns true. The next turn for this request is due
+    // at `next`.
     struct Later {
         std::function<bool(Clock::time_point now)> over;
         Clock::time_point next;
@@ -117,8 +119,8 @@ private:
         std::function<bool()> ready;
         // The second step, on the daemon's thread for this process. Null if there is nothing to do on that thread.
         std::function<void()> carry_out;
-        // The last step, on the control thread. `failure` is the exception of `ready` or `carry_out`. `conclude` owns
-        // the objects that `carry_out` has made, and gives them back.
+        // The last step, on the control thread. `failure` is the exception of `ready` or `carry_out`. `conclude` keeps
+        // or ends the objects that `carry_out` has made.
         std::function<void(std::exception_ptr failure)> conclude;
         bool begun = false;
         std::atomic<bool> cancelled{false};

@@ -1,7 +1,7 @@
 // Errands: requests of an attached process that may take long. The daemon has a thread for each process. This thread
 // carries out calls in which the kernel pins pages, releases pages, or looks for the owner of a network address. Before
-// an object ends, the workers check whether work requests in the process's rings still name the object. Each process
-// has one errand at a time, and no other process waits for it.
+// a memory region, a memory window or an address handle ends, the workers check whether work requests of the process
+// still name the object. Each process has one errand at a time, and no other process waits for it.
 #include <algorithm>
 #include <bit>
 #include <cerrno>

@@ -52,8 +52,8 @@ void Clients::hear(Heard&& heard) {
     look();
 }
 
-// At most one job is posted at a time. It runs after all jobs that the program's own threads have posted before, so
-// attached processes do not delay these threads.
+// At most one job is posted at a time. This job runs after all jobs that the program's own threads have posted before.
+// So attached processes delay the calls of these threads by one such job at most.
 void Clients::look() noexcept {
     if (closing_.load(std::memory_order_acquire) || posted_.exchange(true, std::memory_order_acq_rel)) {
         return;

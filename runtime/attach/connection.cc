@@ -33,8 +33,8 @@ using namespace std::chrono_literals;
 // The largest number of unanswered requests, including requests that wait for a peer. At this limit, the thread reads
 // no more requests.
 constexpr std::uint32_t kAskedMax = 64;
-// The largest number of unsent messages. Events beyond this limit are left out. Answers are not left out, because
-// kAskedMax bounds their number.
+// While this many messages are unsent, events are left out. Answers are not left out, because kAskedMax bounds their
+// number.
 constexpr std::size_t kUnreadMax = 256;
 // When to send again, if the kernel refused to send because this user has too many descriptors in flight.
 constexpr auto kSendAgain = 10ms;
@@ -224,8 +224,8 @@ bool Connection::read_one() {
     return true;
 }
 
-// Runs before other threads learn of the message, because sealing the memory may wait for a process that holds the
-// file's lock.
+// Maps and seals the memory before other threads learn of the message, so that none of them waits: sealing may wait for
+// a process that holds the file's lock.
 Handed Connection::map_what_came(wire::Packet& packet) const {
     const std::uint64_t bytes = memory_coming(packet);
     if (bytes == 0 || packet.descriptors.size() != 1) {

@@ -1,6 +1,6 @@
-// The connection of one process. It has its own thread. Only this thread reads the socket, receives and closes
-// descriptors, and maps received memory. Each of these actions may wait for as long as the process likes. So no other
-// thread waits for this thread.
+// The connection of one process. A connection has its own thread. Only this thread reads the socket, receives
+// descriptors and closes them, and maps received memory. Each of these actions may wait for as long as the process
+// likes. So no other thread waits for this thread without a time limit.
 //
 // Thread safety: any thread.
 #pragma once
@@ -30,7 +30,7 @@ public:
         std::function<bool(int socket)> may_come;
         std::function<void(Heard&&)> hear;
         std::function<void(const std::string&)> note;  ///< writes a line to the log
-        /// Called last, when the connection has ended.
+        /// Called last, when the connection has ended; not after leave() or finish().
         std::function<void(std::uint32_t number, const char* how)> over;
     };
 

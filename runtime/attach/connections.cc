@@ -98,8 +98,8 @@ void Connections::stop() noexcept {
         }
         connections_.clear();
     }
-    // Waits while connections send their last answers. The thread of a connection may be held up. It then ends later,
-    // and calls no function of Ways any more.
+    // Waits for the threads of connections. After finish(), such a thread still sends its last answers. A thread that
+    // is held up ends later, and calls no function of Ways any more.
     for (const auto until = Clock::now() + kLastAnswersWithin; living_->load() != 0 && Clock::now() < until;) {
         std::this_thread::sleep_for(1ms);
     }

@@ -63,7 +63,7 @@ public:
 
     /// Sends a message to the process `number`. If the process is gone, the message is dropped.
     void send(std::uint32_t number, ReplyNode&& node) noexcept;
-    /// Ends a connection after all messages that were passed to send() are sent.
+    /// Ends a connection by Connection::finish(), after all messages that were passed to send().
     void hang_up(std::uint32_t number);
     /// Ways::due will be called at `when`, or earlier.
     void call_at(Clock::time_point when);

@@ -1,7 +1,8 @@
 // The socket at which processes attach: a path with an owner, a group and a mode (unix(7)).
 //
-// Another process may put a file at the path, before or after the socket is made. The daemon removes a file there only
-// if the file is the daemon's own, and an attempt to connect proves that the file's socket is dead.
+// Another process may put a file at the path, before or after the socket is made. Before the socket is made, only a
+// socket file of the daemon's user or of the configured owner is removed, and only if an attempt to connect proves that
+// no process uses it. Afterwards, only the socket's own file is removed.
 //
 // Thread safety: one thread.
 #pragma once

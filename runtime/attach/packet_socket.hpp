@@ -1,7 +1,7 @@
 // Packets and descriptors over a SOCK_SEQPACKET socket (unix(7)).
 //
-// Thread safety: one thread may send while another receives.
-// No function waits, or raises a signal. A call that would have to wait returns EAGAIN.
+// Thread safety: one thread may send while another receives. No function waits, or raises a signal. A call that would
+// have to wait fails with EAGAIN.
 #pragma once
 
 #include <cstddef>

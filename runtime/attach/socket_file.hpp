@@ -34,8 +34,8 @@ struct SocketFile {
 /// any more. A process that listens there does not notice the attempt.
 void require_dead(const std::filesystem::path& path);
 
-/// Removes `path` if it names `file`. Returns false if `path` names another file, which stays. Throws Error if `path`
-/// cannot be removed.
+/// Removes `path` if it names `file`. Returns true also if `path` names nothing. Returns false if `path` names another
+/// file, which stays. Throws Error if `path` cannot be removed.
 bool remove_only(const std::filesystem::path& path, const SocketFile& file);
 
 }  // namespace pollcore

@@ -1,6 +1,6 @@
 // The protocol between an attached process and its daemon, over a SOCK_SEQPACKET socket (unix(7)). A packet is one
-// message, and the kind of the message fixes its size. The process sends requests, and the daemon answers each of them.
-// The daemon also sends events, unasked.
+// message, and the kind of the message fixes its size. The process sends requests, and the daemon answers each of them,
+// unless the attachment ends before. The daemon also sends events, unasked.
 //
 // The process and the daemon are on one machine, so numbers have this machine's byte order. Descriptors travel beside a
 // message (SCM_RIGHTS). Every message that the daemon reads is hostile: see the checks in answering.hpp and

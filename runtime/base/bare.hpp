@@ -1,8 +1,9 @@
 // Parts that a benchmark leaves out, to measure what they cost (D8).
 //
 // In a normal build both constants are true, and a test of them compiles to nothing. The benchmark compiles the sources
-// a second time with POLLCORE_BARE (tests/bench/bare). The bare build does not check admission and counts nothing, so
-// the benchmark has to keep its load within the limits. The bare build also has its own counter.hpp.
+// a second time with POLLCORE_BARE (tests/bench/bare). The bare build does not check whether there is room for a
+// request, so the benchmark has to keep its load within the limits. Its counters count nothing, because it has its own
+// counter.hpp.
 #pragma once
 
 namespace pollcore {

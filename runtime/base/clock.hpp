@@ -24,7 +24,7 @@ namespace pollcore {
 #endif
 }
 
-/// The rate of cycles_now(). The first call measures it against the system's clock, which takes 20 ms.
+/// The rate of cycles_now(). The first call measures it against the system's clock, which takes about 20 ms.
 [[nodiscard]] double cycles_per_ns();
 
 [[nodiscard]] inline std::uint64_t cycles_from(std::chrono::nanoseconds duration) {

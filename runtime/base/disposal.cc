@@ -19,8 +19,8 @@ namespace {
 // An idle thread waits this long for another job before it ends.
 constexpr std::chrono::seconds kIdle{1};
 
-// The jobs of this process and their threads. This object is never destroyed, because a job that does not return may
-// outlive all other objects.
+// Jobs, and the threads that run them. The object is never destroyed, because a job that does not return may outlive
+// all other objects.
 class Disposers {
 public:
     explicit Disposers(int threads_max) : threads_max_(threads_max) {}
@@ -115,7 +115,8 @@ void dispose(DisposalOwner owner, std::function<void()> job) noexcept {
         }
         all.put(owner, std::move(job));
     } catch (...) {
-        // There is no memory or no thread. An object that is never ended does less harm than a caller that waits.
+        // There is no memory or no thread. An object that is never closed or freed does less harm than a caller that
+        // waits.
     }
 }
 

@@ -19,8 +19,8 @@ inline constexpr int kDisposersMax = 64;
 /// delay them. Unmapping itself waits for no other process.
 inline constexpr DisposalOwner kMemoryDisposal = ~DisposalOwner{0};
 
-/// Runs `job` some time later; `job` must not throw. If there is no memory or no thread for `job`, a later call may
-/// start it, or it never runs. In a forked child, `job` runs at once, on the calling thread.
+/// Runs `job` some time later; `job` must not throw. If there is no memory or no thread for `job`, `job` runs later
+/// than usual or never. In a forked child, `job` runs at once, on the calling thread.
 void dispose(DisposalOwner owner, std::function<void()> job) noexcept;
 /// Waits until at most `most` jobs wait, or until `within` has passed. Jobs of kMemoryDisposal do not count. A thread
 /// that adds jobs calls this, because it may add them faster than they are done.

@@ -41,7 +41,8 @@ inline void signal_event(int fd) noexcept {
 //
 // An application wakes a worker by an eventfd. The worker neither reads nor writes this eventfd. It has the eventfd in
 // an epoll(7) instance that reports each write once (EPOLLET). A pipe would not do: a process can write to a pipe from
-// memory whose pages never arrive. Then it holds the pipe's mutex, and a reader of the pipe waits for this mutex.
+// memory whose pages never arrive. Meanwhile this process holds the pipe's mutex, and a reader of the pipe waits for
+// the mutex.
 
 struct BellSockets {
     UniqueFd own;    ///< the worker's end, which only sends
@@ -80,7 +81,7 @@ inline void watch_visitor(int epoll, int fd) {
         throw Error(errno, "a session of another process cannot wake its worker");
     }
 }
-/// Returns true if an eventfd in `epoll` was written since the last call. One call takes the events of up to 16
+/// Returns true if `epoll` has an event, because an eventfd was written. One call takes the events of up to 16
 /// eventfds.
 inline bool visitor_came(int epoll) noexcept {
     epoll_event events[16];

@@ -12,10 +12,10 @@
 namespace pollcore {
 namespace {
 
-// Closes the descriptors in a socket's queue. If the kernel closed these descriptors together with the socket, they
-// would linger. The socket is shut down, but its queue can still be read. recvmsg() returns 0 at the end of the queue,
-// and also for a message of no bytes, which may bring descriptors. The credentials tell the two apart: a message comes
-// with credentials, and the end of the queue comes without.
+// Closes the descriptors in a socket's queue. If the kernel closed these descriptors together with the socket, a socket
+// among them might linger. The socket is shut down, but its queue can still be read. recvmsg() returns 0 at the end of
+// the queue, and also for a message of no bytes, which may bring descriptors. The credentials tell the two apart: a
+// message comes with credentials, and the end of the queue comes without.
 void take_descriptors_out(int socket) noexcept {
     const int yes = 1;
     if (::setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &yes, sizeof(yes)) != 0) {

@@ -25,8 +25,8 @@ enum class Unread {
 
 /// Closes `fd` on the calling thread, which may have to wait. If `fd` is a socket, closing does not linger.
 void close_here(int fd, Unread unread = Unread::left) noexcept;
-/// Has another thread close `fd` later, after the descriptors of `user` that were passed earlier. Returns at once. With
-/// Unread::taken, the socket is shut down before this function returns.
+/// Has another thread close `fd` later, after the descriptors of `user` that were passed earlier. Returns at once. If
+/// there is no memory, `fd` stays open. With Unread::taken, the socket is shut down before this function returns.
 void close_elsewhere(int fd, Unread unread, DisposalOwner user) noexcept;
 
 class ForeignFd {

@@ -22,7 +22,7 @@ namespace {
 using log_detail::Format;
 
 // The descriptor and the format of the log. Both are in one word, so that no thread sees half of a change. The word is
-// aligned, so that clang, too, stores it by one instruction.
+// aligned, because otherwise clang would not store it by one instruction.
 struct alignas(8) Output {
     int fd;
     Format format;

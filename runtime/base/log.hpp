@@ -1,7 +1,7 @@
 // Log lines to stderr, with levels, for an operator or the journal to read.
 //
-// Thread safety: any thread may call all functions. A line is one write(2) of at most PIPE_BUF bytes, so lines of
-// several threads and processes never mix. A longer line is cut and ends in "...".
+// Thread safety: any thread may call all functions. A line is one write(2) of at most PIPE_BUF bytes, so in a pipe the
+// lines of several threads and processes never mix. A longer line is cut and ends in "...".
 //
 // While a LogWriter exists (log_writer.hpp), its thread writes the lines, and a thread that logs does not wait. Without
 // a LogWriter, a thread that logs waits while nobody reads the output. The hot path never logs, because each line costs
@@ -34,9 +34,10 @@ void set_log_level(LogLevel level) noexcept;
 /// Lines that still wait after that go to `fd`.
 void set_log_output(int fd) noexcept;
 
-/// The number of lines lost since the process began. A line is lost if stderr is closed, if a non-blocking pipe is
-/// full, or if too many lines wait for a LogWriter. A line with the number of lost lines follows the next line that can
-/// be written.
+/// The number of lines lost since the process began. A line is lost if the log's descriptor does not take it (a full
+/// non-blocking pipe, a full disk), if there is no memory, if too many lines wait for a LogWriter, or if the last
+/// LogWriter ends before it can write the line. A line with the number of lost lines follows the next line that can be
+/// written.
 [[nodiscard]] std::uint64_t log_lines_lost() noexcept;
 
 namespace log_detail {

@@ -118,8 +118,8 @@ bool LogQueue::flush(std::chrono::milliseconds within) noexcept {
     return progress_.wait_for(lock, within, [this, until = taken_] { return gone_ >= until; });
 }
 
-// Call this with mutex_ held. The line that the thread has taken out is lost, too, unless the thread is inside
-// write(2).
+// Call this with mutex_ held. Besides the waiting lines, the line that the thread has taken out is lost, unless the
+// thread is inside write(2).
 void LogQueue::discard() noexcept {
     std::uint64_t to_report = lost_behind_;
     for (const Waiting& one : waiting_) {

@@ -23,14 +23,15 @@ class LogQueue;
 }
 
 /// While a LogWriter exists, one thread writes all lines of this process. Several LogWriters share this thread. A
-/// forked child does not inherit the thread. In the child, each thread that logs writes its own lines.
+/// forked child does not inherit the thread. Until the child makes a LogWriter, each of its threads writes its own
+/// lines.
 class LogWriter {
 public:
     /// Limits of the queue of lines that wait to be written.
     static constexpr std::size_t kLinesMax = 1024;
     static constexpr std::size_t kBytesMax = std::size_t{1} << 20;
-    /// The destructor of the last LogWriter, exit(3) and set_log_output() wait at most this long for a reader of the
-    /// output.
+    /// The destructor of the last LogWriter, exit(3), set_log_output() and a failed check wait at most this long for a
+    /// reader of the output.
     static constexpr std::chrono::milliseconds kPatience{1000};
 
     /// `settle` gives the thread its name and its CPUs. It runs on the thread before anything else, and must not throw.

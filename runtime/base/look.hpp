@@ -24,9 +24,9 @@ namespace pollcore {
 #endif
 }
 
-/// Waits `cycles` cycles of this core, at least 1, in a loop of subtractions that depend on each other. Every earlier
-/// load is finished before the wait, and no later load begins before this returns. For comparison: a `pause`
-/// instruction takes 40 to 140 cycles, depending on the CPU.
+/// Waits `cycles` cycles of this core, in a loop of subtractions that depend on each other. `cycles` must not be 0.
+/// Every earlier load is finished before the wait, and no later load begins before this returns. For comparison: a
+/// `pause` instruction takes 40 to 140 cycles, depending on the CPU.
 [[gnu::always_inline]] inline void delay_look(std::uint32_t cycles) noexcept {
 #if defined(__x86_64__)
     std::uint64_t left = cycles;

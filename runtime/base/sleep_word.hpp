@@ -1,6 +1,6 @@
 // A word for sleeping and waking (D23). A thread that is about to sleep sets the word. A thread that publishes
-// something for the sleeper clears the word. If the word was set, this thread wakes the sleeper. The word may be in
-// memory that two processes share.
+// something for the sleeper clears the word. If the word was set, the publishing thread wakes the sleeper. The word may
+// be in memory that two processes share.
 //
 //   the sleeper                         a thread that publishes something
 //   expect(); look once more; sleep     publish it; if take(), wake the sleeper
@@ -27,8 +27,8 @@ public:
         schedule_point(SchedulePoint::expect);
         (void)asleep_.exchange(1, std::memory_order_seq_cst);
     }
-    /// Call this when the sleeper is awake. Returns false if another thread has called take(), so that a needless
-    /// wake-up may follow.
+    /// Call this when the sleeper is awake. Returns false if another thread has called take() since expect(), so that a
+    /// needless wake-up may follow.
     bool rest() noexcept { return asleep_.exchange(0, std::memory_order_seq_cst) != 0; }
     /// Call this after publishing something. Returns true if the caller has to wake the sleeper.
     [[nodiscard]] bool take() noexcept {

@@ -157,8 +157,8 @@ private:
     const Origin& origin_;
 };
 
-// Chooses the core and the way to wait for each worker that has none in the file. CPU 0 is chosen last, because a
-// machine does most of its other work there.
+// Chooses the core for each worker that has none in the file. If this process may use only one CPU, also chooses the
+// way to wait. CPU 0 is chosen last, because a machine does most of its other work there.
 void choose_by_machine(const TomlNode& document, const Cpus& cpus, const Origin& origin,
                        std::vector<WorkerConfig>& workers) {
     const TomlNode* const tables = document.find("worker");

@@ -11,12 +11,13 @@
 
 namespace pollcore::config {
 
-/// Returns `text` as a TOML string: in quotes, and with control characters escaped, so that it stays on one line.
+/// Returns `text` as a TOML string: in quotes. Quotes, backslashes and control characters in it are escaped, so that it
+/// stays on one line.
 [[nodiscard]] std::string toml_quoted(std::string_view text);
 /// Quotes `text` for a message. A very long `text` is cut.
 [[nodiscard]] std::string toml_quoted_short(std::string_view text);
 
-/// The line of a value in a file, and the value as it is written there.
+/// The line of a value in a file, and the value as a message shows it.
 struct Place {
     int line = 0;
     std::string shown;
@@ -30,8 +31,8 @@ public:
 
     void remember(const std::string& path, Place place) { places_.insert_or_assign(path, std::move(place)); }
 
-    /// Refuses the value of the key `path`, which looks like "worker[0].core". The message shows the value as it is
-    /// written in the file. If the value is not from a file, the message shows `shown`.
+    /// Refuses the value of the key `path`, which looks like "worker[0].core". The message shows the value in the file.
+    /// If the value is not from a file, the message shows `shown`.
     [[noreturn]] void refuse(const std::string& path, const std::string& shown, std::string_view why,
                              std::string_view accepted) const;
     /// Refuses a missing key or table. The message names the line of the innermost table around `path` that the file

@@ -6,7 +6,7 @@
 //   accepted()     the text of a message after "accepted: "
 //   read(node)     the value, or the reason why there is none; accepts only exact values
 //   check(value)   the reason why the value is refused, or nothing
-//   print(value)   the value as TOML; works for a refused value, too, because the message shows it
+//   print(value)   the value as TOML; also of a refused value, because the message shows it
 //
 // Thread safety: immutable values.
 #pragma once

@@ -10,8 +10,8 @@
 namespace pollcore::config {
 namespace {
 
-// The levels of a valid configuration are document, section, entry and value. A deeper node is refused because it has
-// the wrong type.
+// The deepest value of a valid configuration is the time of a way to wait. Its levels are: document, list of workers,
+// worker, list of ways to wait, way, time. Where a deeper node would begin, the rules refuse the list or table.
 constexpr int kDepthMax = 6;
 
 // The parser recurses. Without this limit, one line of dots ("a.a.a. ...") would overflow the stack.

@@ -1,5 +1,5 @@
-// Checks a configuration. These functions take the CPUs of a machine as a parameter. The public functions of
-// pollcore/config.hpp call them with the CPUs of this process.
+// Checks a configuration. check(), load() and parse() take the CPUs of a machine as a parameter. The public functions
+// of pollcore/config.hpp call them with the CPUs of this process.
 //
 // Thread safety: any thread.
 #pragma once
@@ -21,8 +21,8 @@ void check(const Config& config, const Cpus& cpus, const Origin& origin);
 /// Throws ConfigError if runtime.lock_directory or attach.path does not fit the file system of this machine.
 void check_paths(const Config& config, const Origin& origin);
 
-/// Reads the file with which a daemon is to start on this machine: calls load_config() and check_paths(). Throws
-/// ConfigError.
+/// Reads the file with which a daemon is to start on this machine: as load_config(), and then calls check_paths().
+/// Throws ConfigError.
 [[nodiscard]] Config load_and_check_paths(const std::filesystem::path& file);
 
 [[nodiscard]] Config load(const std::filesystem::path& file, const Cpus& cpus);

@@ -53,7 +53,7 @@ struct ConnectEvent {
     /// The peer's private data: in `request`, in `established` on the calling side, and in `failed` after a rejection.
     std::vector<std::byte> private_data;
     int error = 0;     ///< failed, disconnected: errno value
-    std::string text;  ///< failed: the reason, as a sentence; request: the peer's name, for logs
+    std::string text;  ///< failed, or device removed: the reason, as a sentence; request: the peer's name, for logs
     FlowBlock flow{};  ///< the peer's: in `request`, and in `established` on the calling side
 };
 
@@ -67,7 +67,8 @@ public:
     /// "[ADDRESS%zone]:PORT", numeric. Throws pollcore::Error if the address cannot be parsed, is in use, or belongs to
     /// another device.
     [[nodiscard]] virtual ListenerId listen(const std::string& address) = 0;
-    /// The address on which the listener listens. For ":0" it contains the port that the kernel chose.
+    /// The address on which the listener listens. If listen() was called with port 0, it contains the port that the
+    /// kernel chose.
     [[nodiscard]] virtual std::string address_of(ListenerId listener) const = 0;
     virtual void stop_listening(ListenerId listener) noexcept = 0;
 

@@ -41,7 +41,7 @@ static_assert(kRequestPrivateDataMax <= 255 && kReplyPrivateDataMax <= 255, "a l
 /// The reason why bytes with the magic are not valid private data of pollcore.
 enum class PrivateDataFault {
     none,
-    cut_off,        ///< part of the header is missing
+    cut_off,        ///< part of the header, or of the control block's address and rkey, is missing
     other_version,  ///< a version that this library does not know
     too_long,       ///< the length in the header is greater than the number of bytes that arrived
     dirty_padding,  ///< something other than zeros follows the payload

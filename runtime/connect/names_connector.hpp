@@ -11,9 +11,9 @@
 // Memory: a new connection allocates everything that its answer and its end will need (D29). Only the sentence that
 // says why the connection ended is left out if there is no memory for the sentence.
 //
-// Invariants: every connect() and accept() leads to exactly one event, `established` or `failed`. An established
-// connection gets at most one `disconnected`. The QP of the passive side is in RTS before the active side gets the
-// reply.
+// Invariants: each connection that connect() or accept() has begun gets exactly one event, `established` or `failed`,
+// unless it is forgotten before. An established connection gets at most one `disconnected`. The QP of the passive side
+// is in RTS before the active side gets the reply.
 //
 //   names_connector.cc  the caller's calls      names_messages.cc  messages from the other side
 #pragma once
@@ -62,7 +62,7 @@ private:
         withdrawn,  ///< passive side: the active side has given up the request
         accepted,   ///< passive side: the reply was sent
         established,
-        ended,  ///< the connection's last event is queued or was taken
+        ended,  ///< the connection's last event is queued
     };
     using Notice = std::list<ConnectEvent>;
     struct Connection {

@@ -45,12 +45,12 @@ struct Message {
         request,    ///< to a listener
         withdrawn,  ///< to a listener: the sender has given up its earlier request
         reply,      ///< accepted: the passive QP is in RTS
-        ready,      ///< the active QP is in RTS too
+        ready,      ///< now the active QP is in RTS
         refused,    ///< the sender has rejected the request, has failed, or has left before it was ready
         disconnect,
     };
     Kind kind{};
-    ConnectionId to = 0;      ///< the receiver's connection; 0 in a request
+    ConnectionId to = 0;      ///< the receiver's connection; 0 in a request and in its withdrawal
     ListenerId listener = 0;  ///< only in a request
     Endpoint from;
     Offer offer;  ///< only in a request or a reply

@@ -222,8 +222,8 @@ void NamesConnector::tell(Connection& connection, ConnectionId own, Message mess
     tell(connection.peer, own, std::move(letter), std::move(message));
 }
 
-/// Sends to the other side. If the other side does not exist any more, this side sends itself a refusal or a
-/// disconnect.
+/// Sends to the other side. If the other side does not exist any more, this side sends itself a refusal in place of a
+/// reply, and a disconnect in place of `ready`. Any other message is dropped.
 void NamesConnector::tell(const Endpoint& peer, ConnectionId own, Letter letter, Message message) noexcept {
     const Message::Kind kind = message.kind;
     message.to = peer.connection;
@@ -254,7 +254,8 @@ Message NamesConnector::refusal(int error, std::string text) noexcept {
     return message;
 }
 
-/// Tells the other side, in any state, that this side of the connection ends.
+/// Tells the other side that this side of the connection ends. Tells nothing if the connection was withdrawn or has
+/// ended.
 void NamesConnector::leave(ConnectionId id, Connection& connection, std::string why) noexcept {
     Message message;
     switch (connection.state) {

@@ -1,5 +1,5 @@
-// Addresses for rdma_cm, and their text: "192.0.2.1:7471", "[2001:db8::1]:7471", "[fe80::1%eth0]:7471". The text is
-// numeric only, because looking up a host name would block the control thread.
+// Addresses for rdma_cm, and their text: "192.0.2.1:7471", "[2001:db8::1]:7471", "[fe80::1%eth0]:7471". Host and port
+// are numeric, because looking up a host name would block the control thread.
 #pragma once
 
 #include <netinet/in.h>

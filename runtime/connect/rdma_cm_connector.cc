@@ -19,7 +19,7 @@
 namespace pollcore {
 namespace {
 
-/// This many requests may wait in the kernel until next_event() takes them.
+/// This many requests of each listener may wait in the kernel until next_event() takes them.
 constexpr int kBacklog = 128;
 
 /// One call of look_for_withdrawn_requests() checks a tenth of the waiting requests, but at least kLookedAt and at most

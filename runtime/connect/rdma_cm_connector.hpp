@@ -7,7 +7,8 @@
 //
 // The path attributes over rdma_cm:
 //   timeout, retry_count, rnr_retry, min_rnr_timer:
-//       set on our own QP. The peer is told the first three; a plain rdma_cm program then uses them for its own QP.
+//       set on our own QP. The calling side tells the peer the first three; a plain rdma_cm program then uses them for
+//       its own QP.
 //   traffic_class:
 //       the caller's value holds for both directions. If the answering side's value is not 0, it replaces the caller's
 //       value for the direction in which the answering side sends.
@@ -179,8 +180,8 @@ private:
     std::uint64_t last_number_ = 0;  ///< connections and listeners share one sequence of numbers
     std::unordered_map<ListenerId, UniqueId> listeners_;
     std::unordered_map<ConnectionId, Connection> connections_;
-    /// Requests that wait for an answer, in the order in which look_for_withdrawn_requests() checks them. This function
-    /// also removes answered requests.
+    /// Requests, in the order in which look_for_withdrawn_requests() checks them. An answered request stays here until
+    /// this function removes it.
     std::deque<ConnectionId> requests_;
     bool moved_ = false;                ///< a QP was moved since next_event() took the last event
     std::deque<ConnectEvent> pending_;  ///< events that come from calls of this class, not from the kernel

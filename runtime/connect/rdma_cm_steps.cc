@@ -1,4 +1,5 @@
-// The steps of a connection until its QP is in RTS. Each step begins here and ends with an event.
+// The steps of a connection until its QP is in RTS. Each step begins here. If a step waits for an event,
+// rdma_cm_events.cc handles the event.
 #include <algorithm>
 #include <cerrno>
 #include <span>

@@ -48,8 +48,9 @@ std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, st
     auto slot = std::make_unique<CqSlot>();
     slot->device = device.index;
     const DeviceLimits& limits = device.device->limits();
-    // The CQ is as deep as an ordinary CQ and the SRQ together. Otherwise an SRQ that is nearly as deep as a CQ would
-    // need one CQ for each of its queue pairs, and a worker looks at all CQs in every step.
+    // If the device allows it, the CQ is as deep as an ordinary CQ and the SRQ together. Otherwise an SRQ that is
+    // nearly as deep as a CQ would need one CQ for each of its queue pairs, and a worker looks at all CQs in every
+    // step.
     slot->capacity = std::min(worker.config.cq_depth + (srq != nullptr ? srq->depth : 0), limits.cqes_max);
     slot->device_time = device_time;
     const PollChoice poll = choose_poll(worker.config.poll, limits.extended_cqs, limits.poll, device_time);
@@ -123,8 +124,9 @@ void RuntimeState::release_entries(const QpSlot& qp) {
     }
 }
 
-// A worker polls all its CQs, and arms each of them before it sleeps. So a CQ without queues is destroyed. The worker's
-// last CQ on a device stays for the next queue pair, unless it is a CQ with time stamps, which few queue pairs want.
+// A worker polls all its CQs, and arms each of them before it sleeps. So a CQ without queues is destroyed. But the
+// worker's last CQ on a device stays for the next queue pair, unless the CQ or the device has failed. A CQ with time
+// stamps does not stay, because few queue pairs want one.
 void RuntimeState::close_idle_cqs(WorkerSlot& worker, const DeviceSlot& device) {
     const auto is_of_use = [&](const auto& cq) {
         return cq != nullptr && cq->device == device.index && !cq->failed && !cq->device_time && !device.lost;

@@ -1,4 +1,4 @@
-// Tells all users of the machine that this process polls on a core.
+// Tells other users of the machine that this process polls on a core.
 //
 // The process listens on an abstract Unix socket. The socket's name is "pollcore-core-N-" followed by a random word.
 // Other processes find the name in /proc/net/unix, connect to the socket, and ask the kernel which process listens

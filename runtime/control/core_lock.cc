@@ -26,7 +26,7 @@ namespace {
 // Nobody but the owner may open the file, not even for reading: flock(2) also works on a read-only descriptor.
 constexpr mode_t kLockMode = 0600;
 
-// An attempt is repeated only if somebody creates or removes the file at the same moment.
+// An attempt is repeated if somebody removes the file at the same moment, or if a signal interrupts flock(2).
 constexpr int kAttemptsMax = 16;
 
 // All messages begin with "locking core 1 for worker "w": ".

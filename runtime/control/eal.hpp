@@ -27,7 +27,7 @@ struct EalState {
     std::string memory;      ///< where memory comes from, as text for reports
 };
 
-/// Sets EAL up, unless that was done before: without a PCI scan, without leaving files behind, and without changing the
+/// Sets EAL up, unless EAL was set up before. Makes no PCI scan, leaves no files behind, and does not change the
 /// caller's CPU affinity. Throws Error if hugepages are required and too few are free, if EAL does not start, or in a
 /// forked child of the process that has set EAL up.
 [[nodiscard]] const EalState& ensure_eal(const MemoryConfig& memory, const std::vector<std::uint32_t>& worker_cores);
@@ -38,8 +38,8 @@ struct EalState {
 /// Moves the calling thread to these CPUs, and gives it this name, cut to 15 characters.
 void become_helper(const std::string& name, const std::vector<int>& cpus) noexcept;
 
-/// A thread that has a core to itself. The thread is EAL's lcore of that number. If EAL has no such lcore, the thread
-/// is a new one that is pinned to the core and registered with EAL (H20).
+/// A thread that is pinned to one core. The thread is EAL's lcore of that number. If EAL has no free lcore for this
+/// core alone, the thread is a new one that is registered with EAL (H20).
 class CoreThread {
 public:
     CoreThread() = default;

@@ -227,8 +227,9 @@ void RuntimeState::on_device_removed(DeviceSlot& device) {
     }
 }
 
-// Nothing more comes from a lost device, so nobody waits for the device. Its queue pairs stay in error until they are
-// closed. Its shared receive queues and address handles stay, too. Workers, sessions and the other devices go on.
+// Nothing more comes from a lost device, so nobody waits for the device. The slots of its queue pairs (in error),
+// shared receive queues and address handles stay until the application ends them. Workers, sessions and other devices
+// go on.
 void RuntimeState::lose_device(DeviceSlot& device) {
     if (device.lost) {
         return;  // reported twice
@@ -372,7 +373,7 @@ void RuntimeState::take_worker_reports() {
     }
 }
 
-// The CQ has failed, and returns no more completions. So its queue pairs are destroyed; after that the runtime can
+// The CQ has lost completions, or returns no more. So its queue pairs are destroyed; after that the runtime can
 // complete their work in flight. New queue pairs get another CQ (D46).
 void RuntimeState::replace_cq(WorkerSlot& worker, std::uint32_t index) {
     CqSlot* cq = worker.cqs[index].get();

@@ -1,5 +1,5 @@
-// Runs the control side's jobs, one after the other (D32). A job may block in a verbs call (H17); only the caller that
-// asked for the job waits for it.
+// Runs the control side's jobs, one after the other (D32). A job may block in a verbs call (H17). Then the jobs behind
+// it wait, but the event loop does not.
 //
 // Thread safety: any thread may call post_always(), run() and heartbeat().
 #pragma once
@@ -75,9 +75,9 @@ public:
         }
     }
 
-    /// Posts `job` and does not wait for it. The number of posted jobs is not limited. So only a loop with few jobs may
-    /// call this, and it must post a job again only after that job has run. An exception of the job is logged. If
-    /// post_always() throws std::bad_alloc, nothing was posted.
+    /// Posts `job` and does not wait for it. The number of posted jobs is not limited. So a caller may have only few
+    /// posted jobs at a time: for example, a loop posts a job again only after that job has run. An exception of the
+    /// job is logged. If post_always() throws std::bad_alloc, nothing was posted.
     virtual void post_always(std::function<void()> job) = 0;
 
     /// The heartbeat's times are in nanoseconds of the platform's clock. The heartbeat begins anew with each job, and

@@ -31,7 +31,7 @@ constexpr std::uint32_t kBetweenQuickLooks = 100;  // cycles
 
 class PinnedWorker final : public WorkerThread {
 public:
-    /// Holds `core` until the thread has ended. `core` is empty if the core is shared with other runtimes.
+    /// Holds `core` until the thread has ended. `core` is empty if the core may be shared with other runtimes.
     PinnedWorker(const WorkerConfig& config, Worker& worker, std::optional<HeldCore> core)
         : worker_(worker), core_(std::move(core)) {
         thread_.start("pollcore-" + config.name, config.core, [this, idle = config.idle] {

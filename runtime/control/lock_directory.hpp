@@ -20,14 +20,14 @@ inline constexpr const char* kDaemonLockDirectory = "/run/pollcore";
 
 /// The directories that may hold a user's locks, the best one first. They depend on no environment variable, because
 /// all processes of a user must find the same directory. Anybody can make another user's directory in /tmp first. So a
-/// daemon uses one of the other two, or a configured directory.
+/// daemon should use one of the other two, or a configured directory.
 [[nodiscard]] std::vector<std::filesystem::path> usual_lock_directories(uid_t user);
 
 /// Keeps the directory open, so that locks are made in the directory that was checked.
 class LockDirectory {
 public:
-    /// Opens an existing directory that only this user or root may write to. Throws Error if the directory does not
-    /// exist (ENOENT, ENOTDIR), or if other users may write to it (EPERM).
+    /// Opens an existing directory that belongs to this user or to root, and that nobody else may write to. Throws
+    /// Error: EPERM if the directory is not of this kind; otherwise the error of open(2), such as ENOENT.
     explicit LockDirectory(const std::filesystem::path& configured);
     /// Opens the first candidate that belongs to this user and that nobody else may write to. Makes a missing
     /// candidate, but not its parent directories. Throws Error, whose text says for each candidate why it cannot be

@@ -72,8 +72,8 @@ public:
     [[nodiscard]] virtual auto cycles_function() -> std::uint64_t (*)() noexcept { return nullptr; }
     [[nodiscard]] virtual std::uint64_t cycles_from(std::chrono::nanoseconds duration) = 0;
     virtual void sleep(std::chrono::microseconds duration) = 0;
-    /// Waits between two looks for something that a worker does within microseconds if it is not busy. `looks` is the
-    /// number of looks so far.
+    /// For a caller that checks again and again whether a worker has done something. A worker that is not busy does it
+    /// within microseconds. This function waits between two checks. `looks` is the number of checks so far.
     virtual void wait_for_worker(std::uint32_t looks) {
         (void)looks;
         sleep(std::chrono::microseconds(20));

@@ -96,8 +96,8 @@ std::optional<bool> RuntimeState::retired_here(Retirement& retirement) {
     // A queue pair of an SRQ may have taken a receive whose message has only partly arrived. That receive completes
     // before the event LAST_WQE_REACHED, and would be lost if the queue pair were destroyed before that event (H1,
     // D22). Not every provider raises the event (Soft-RoCE in Linux 6.1 does not). So the wait for the event is not
-    // longer than a healthy device needs. This function takes the events itself, because it runs on the control thread,
-    // for which the event loop may be waiting.
+    // longer than a healthy device needs. This function takes the events itself: the event loop's job for them waits
+    // until the control thread has ended the job that runs now.
     const QpSlot* qp = find_qp(retirement.handle);
     if (retirement.command == 0 && qp != nullptr && qp->srq != nullptr) {
         take_async_events(*devices_[qp->device]);

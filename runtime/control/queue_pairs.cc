@@ -47,7 +47,7 @@ QpHandle RuntimeState::create_qp(const QpSpec& spec) {
 }
 
 std::uint16_t RuntimeState::free_qp_index() const {
-    // Round robin: an index stays unused for as long as possible before it is used again.
+    // Round robin, so that an index is not used again soon.
     for (std::size_t i = 0; i < qps_.size(); ++i) {
         const std::size_t index = (next_qp_index_ + i) % qps_.size();
         if (qps_[index] == nullptr) {
@@ -272,7 +272,7 @@ SrqSlot* RuntimeState::srq_for(const QpSpec& spec, const QpSlot& qp) {
     return &srq;
 }
 
-// Returns the queue pair's share of the pool that posts its receives, if there is such a pool.
+// Returns the queue pair's share of the pool in which its messages arrive, if there is such a pool.
 PoolShare RuntimeState::pool_for(const QpSpec& spec, const QpSlot& qp) {
     if (!spec.pool.valid()) {
         return {};

@@ -216,7 +216,7 @@ void RuntimeState::detach_pool_here(PoolSlot& pool) {
     }
 }
 
-/// Number of buffers of closed pools whose completions may still be in the session's ring.
+/// Number of buffers of closed pools that completions in the session's ring may still name.
 std::uint32_t RuntimeState::unpolled_here(SessionSlot& session) {
     const auto* ring = at_offset<RingHeader>(session.block.data(), session.layout.completions());
     const auto released = static_cast<std::uint32_t>(ring->released.load(std::memory_order_acquire));

@@ -195,7 +195,7 @@ void RuntimeState::wait_a_little_here(std::uint32_t looks) {
     executor_->beat(steady_ns(platform->now()));
 }
 
-// Does not call Executor::beat(): if a worker does not answer, the control thread counts as hanging, too (D33).
+// Does not call Executor::beat(). So if a worker does not answer, the control thread counts as hanging (D33).
 void RuntimeState::await_here(UseSearch& search) {
     auto warn_at = platform->now() + kSearchUsual;
     while (!search.over()) {

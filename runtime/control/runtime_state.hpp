@@ -8,9 +8,9 @@
 //   workers.cc            starting workers         flow_control.cc       flow control of queue pairs
 //   shared_receive_queues.cc, receive_pools.cc
 //
-// Thread safety: public functions may be called from any thread; they do their work in jobs on the control thread
-// (executor_). Functions named *_here must be called on the control thread. Application threads wait for changes of
-// attempts_ and requests_, which waiting_mutex_ guards. In each slot, `end` is the worker's part of the object.
+// Thread safety: the functions of ControlSide may be called from any thread. Most of them do their work in jobs on the
+// control thread (executor_). Functions named *_here must be called on the control thread. Application threads wait for
+// changes of attempts_ and requests_, which waiting_mutex_ guards. In a slot, `end` is the worker's part of the object.
 #pragma once
 
 #include <array>
@@ -152,7 +152,7 @@ struct CqSlot {
 struct SessionBells {
     /// Wakes the worker: an eventfd that another process shares. Invalid if the session is of this process.
     ForeignFd visitor;
-    /// Wakes the application: in this process an eventfd, for another process one end of a socket pair
+    /// Wakes the application: in this process an eventfd, for another process one end of a socket pair.
     UniqueFd application;
 };
 
@@ -174,7 +174,7 @@ struct SessionSlot {
     std::vector<Unpolled> unpolled;
     std::unique_ptr<WorkerSession> end;           // null after the worker has released the session
     std::optional<std::uint64_t> remove_command;  // number of the command that removes the session from its worker
-    std::uint64_t refused = 0;                    // submissions that the worker refused; set when `end` becomes null
+    std::uint64_t refused = 0;                    // submissions that the worker refused; set when the session is closed
 };
 
 struct WorkerSlot {
@@ -269,7 +269,7 @@ using ConnectionKey = std::pair<std::uint32_t, ConnectionId>;
 class ClientHost {
 public:
     virtual ~ClientHost() = default;
-    /// An attempt to connect has ended, or a connection request has come.
+    /// An attempt to connect may have ended, or a connection request may have come.
     virtual void connections_changed() = 0;
     virtual void event(const Event& event) = 0;
     /// The session's rings contain data that a correct session never writes. Returns false if the session belongs to
@@ -371,7 +371,7 @@ public:
     /// From now on the runtime calls `host`, or nobody if `host` is null.
     void set_host(ClientHost* host) noexcept { host_ = host; }
     void require_running() const;
-    /// Updates the numbers of objects in ControlCounters. Without this call, these numbers may be 50 ms old.
+    /// Updates the numbers of objects in ControlCounters. The control thread also calls this about every 50 ms.
     void count_things_here() noexcept;
     /// `block` has layout.bytes() bytes, and must exist as long as the worker may write to it. If `block` is empty, the
     /// runtime allocates the memory. `client` is the other process's share of the worker, or null for a session of this
@@ -382,8 +382,9 @@ public:
     /// could add requests without end.
     bool close_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline,
                             bool abandoned = false);
-    /// The first part of close_session_here(): tells the worker to release the session, and does not wait for that.
-    /// Throws Error if the provider does not destroy one of the session's queue pairs.
+    /// The first part of close_session_here(): closes the session's queue pairs and shared receive queues, and tells
+    /// the worker to release the session. Does not wait for the release. Throws Error if the provider does not destroy
+    /// a queue pair.
     void begin_closing_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline,
                                     bool abandoned = false);
     /// Returns whether the session is closed. Called after begin_closing_session_here().
@@ -403,7 +404,7 @@ public:
     void drop_attempt_here(const ConnectionKey& key) noexcept;
     std::vector<std::byte> conclude_here(const ConnectionKey& key, QpHandle handle, const ConnectOptions& options,
                                          const std::string& what);
-    /// Returns nothing if the queue pair does not exist, or has nothing in flight.
+    /// Returns nothing if the queue pair does not exist, or has ended with its lost device.
     [[nodiscard]] std::optional<Retirement> begin_retiring_here(QpHandle handle,
                                                                 std::chrono::steady_clock::time_point deadline);
     /// Returns nothing until the queue pair is retired. Then returns whether all its work was flushed in time.
@@ -456,7 +457,7 @@ public:
     [[nodiscard]] AhPlan plan_way_here(QpHandle handle, const QpInfo& peer, const PathAttributes& path);
     void connect_here(QpHandle handle, const QpInfo& peer, const PathAttributes& path);
     /// Waits briefly before the next check of a condition, in a job that has a time limit. This wait does not count as
-    /// a hang. `looks`: see Platform::wait_for_worker. By default it sleeps.
+    /// a hang. `looks`: see Platform::wait_for_worker. By default the thread sleeps.
     void wait_a_little_here(std::uint32_t looks = std::numeric_limits<std::uint32_t>::max());
     // The next two functions are for calls of the program that owns the runtime. They wait for the workers.
     void await_here(UseSearch& search);

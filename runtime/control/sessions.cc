@@ -178,7 +178,7 @@ void RuntimeState::begin_closing_session_here(std::uint32_t session_id, std::chr
         }
     }
     if (kept) {
-        // The worker goes on with the work in flight of the queue pair that was not destroyed
+        // The worker goes on with the work in flight of the queue pair that was not destroyed.
         std::rethrow_exception(kept);
     }
     detach_pools_here(session_id);
@@ -202,8 +202,8 @@ bool RuntimeState::session_closed_here(std::uint32_t session_id) {
     return true;
 }
 
-// Called after the workers have ended. Ends a session that could not be closed before, because a provider did not
-// destroy a queue pair.
+// Called after the workers have ended. Ends a session that could not be closed before, for example because a provider
+// did not destroy a queue pair.
 void RuntimeState::end_session_here(SessionSlot& session) noexcept {
     if (session.end == nullptr) {
         return;

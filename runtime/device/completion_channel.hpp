@@ -5,9 +5,9 @@
 // ibv_req_notify_cq, polls each CQ once, and takes all events. It waits on fd() only if it has found neither a
 // completion nor an event, and at most until look_again_ns().
 //
-// Thread safety: only the sleeping thread calls the functions, except the constructor and the destructor.
-// Ownership: a channel must outlive the CQs that were made with it. Each event that was taken must be acknowledged
-// before its CQ is destroyed (I9).
+// Thread safety: the thread that sleeps calls the functions. The control thread makes and destroys the channel, and
+// calls verbs(). Ownership: a channel must outlive the CQs that were made with it. Each event that was taken must be
+// acknowledged before its CQ is destroyed (I9).
 #pragma once
 
 #include <cstdint>

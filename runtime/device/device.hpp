@@ -3,9 +3,9 @@
 // The data path never comes here: it calls ibv_post_send, ibv_post_recv, ibv_poll_cq and ibv_start_poll on the verbs
 // objects that this class makes, for every kind of device.
 //
-// Thread safety: one control thread at a time makes all calls. Only register_memory(), create_ah(), find_neighbour()
-// and destroy() of a memory region may run at the same time as other calls, if nobody destroys their protection domain
-// meanwhile. Calls may block (H17).
+// Thread safety: one control thread at a time makes the calls. There is an exception: register_memory(), create_ah(),
+// find_neighbour() and destroy() of a memory region may run at the same time as other calls, if nobody destroys their
+// protection domain meanwhile. Calls may block (H17).
 //
 // Ownership: the caller owns the objects that create_* and register_memory return. It gives them back by destroy(), as
 // the UniqueX types below do. A device must outlive all objects made on it.
@@ -139,7 +139,7 @@ public:
     Device& operator=(const Device&) = delete;
 
     [[nodiscard]] const std::string& name() const noexcept { return name_; }
-    /// Returns "soft" or "verbs", with the provider's device name, for messages and reports.
+    /// Returns "soft" or "verbs" with the device's name and further details, for messages and reports.
     [[nodiscard]] virtual std::string describe() const = 0;
     [[nodiscard]] virtual bool is_software() const noexcept = 0;
     [[nodiscard]] virtual ibv_context* context() noexcept = 0;

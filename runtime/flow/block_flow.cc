@@ -182,9 +182,9 @@ bool BlockFlow::passed_over(Turn&, const InFlightEntry&, Status) noexcept {
 
 // ---- Each step ----
 
-// A peer that has vanished is as silent as a peer that has no receives. So while requests wait, this end writes to the
-// peer grants that the peer knows already. If the peer has vanished, the write fails after the transport's retries, and
-// the queue pair fails, too.
+// A peer that has vanished is as silent as a peer that has no receives. So while requests wait, or an announced message
+// has not ended, this end writes its grants to the peer again. If the peer has vanished, the write fails after the
+// transport's retries, and the queue pair fails, too.
 [[gnu::always_inline]] inline bool BlockFlow::probe(Turn& turn) noexcept {
     if ((waiting().empty() && !announced_) || turn.options.probe_cycles == 0) {
         probe_at_ = 0;

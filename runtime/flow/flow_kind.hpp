@@ -1,6 +1,6 @@
 // The properties of each kind of flow control, for the code that makes queue pairs. Each kind has a row in
-// pollcore/flow_control.h, and defines its FlowKind in the source file of its class. No other code asks which kind a
-// queue pair has.
+// pollcore/flow_control.h, and defines its FlowKind in the source file of its class. Other code only asks whether a
+// queue pair has flow control, and where its messages arrive.
 #pragma once
 
 #include <cstddef>

@@ -13,8 +13,8 @@
 
 namespace pollcore {
 
-/// The address of the announced message in the sender's memory. A peer writes the announcement, so each field is
-/// checked before it is used.
+/// The address of the announced message in the sender's memory. A peer writes the announcement, so the receiver
+/// checks number and length before it uses them. Address and key are checked by the sender's device.
 struct Announcement {
     std::uint64_t addr = 0;
     std::uint32_t rkey = 0;

@@ -51,8 +51,9 @@ struct FlowTerms {
     std::uint32_t magic = kMagic;
     std::uint16_t version = kVersion;
     std::uint16_t features = 0;
-    /// With credits: the largest number of receives that this end has posted at a time. With write rings: the number of
-    /// lines of this end's ring; 0 means that this end has no ring.
+    /// With credits: the largest number of receives that this end has posted at a time, or that it grants to this peer
+    /// from a shared receive queue. With write rings: the number of lines of this end's ring; 0 means that this end has
+    /// no ring.
     std::uint32_t depth = 0;
     std::uint32_t message_max = 0;  ///< the longest message that this end's receives or ring take, in bytes
     std::uint64_t ring_addr = 0;

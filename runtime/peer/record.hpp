@@ -1,4 +1,4 @@
-// A record: a message in a write ring. Its parts, in the order of their addresses (numbers are bits):
+// A record: a message in a write ring. Its parts, in the order of their addresses (numbers are bits, highest first):
 //
 //   payload   and zeros to the next multiple of 8
 //   word 0    stamp 32 | length 32
@@ -15,7 +15,7 @@
 // On a device that keeps the order of bytes, the seal arrives last. On any other device (H12), the seal contains a sum
 // of the payload.
 //
-// Thread safety: pure functions. A worker reads memory that a peer writes by atomic words (worker/write_ring.hpp).
+// Thread safety: nothing here is shared. worker/write_ring.hpp reads the memory that a peer writes, by atomic words.
 #pragma once
 
 #include <algorithm>
@@ -31,8 +31,9 @@
 
 namespace pollcore {
 
-/// The longest message, in bytes, in a ring of `lines` lines. A record takes at most a quarter of the ring. So the
-/// record, and the lines that it skips, find room before the peer grants more lines.
+/// The longest message, in bytes, in a ring of `lines` lines. A record takes at most a quarter of the ring, and skips
+/// less than that. So the record and the skipped lines fit into the granted lines, even if a quarter of the ring is
+/// free but not granted yet (flow/ring_flow.cc).
 [[nodiscard]] constexpr std::uint32_t ring_message_max(std::uint32_t lines) noexcept {
     return lines / 4 * kCacheLine - kRecordTail;
 }

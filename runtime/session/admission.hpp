@@ -1,5 +1,5 @@
-// Decides whether a request is taken (I3). admit() makes all checks. When it lets a request through, it stores the
-// status and limits of the queue pair in the queue pair's account. As long as that status does not change,
+// Decides whether a request is taken (I3). admit() makes all checks. When it lets a send-queue request through, it
+// stores the status and limits of the queue pair in the queue pair's account. As long as that status does not change,
 // admits_at_once() and ordinary_room() decide on further requests of the same kind (D8). These functions are inlined
 // into each submitting call.
 #pragma once
@@ -65,8 +65,8 @@ constexpr Submitted without_session(std::size_t n) noexcept {
 // ---- The fields of a request ----
 
 /// For a plain request (RequestHead::is_plain): returns the account of its queue pair if three conditions hold. The
-/// queue pair has the same status as when admit() last let a request through, it allows inline_length inline bytes, and
-/// it has room for another request. Else returns null.
+/// queue pair has the same status as when admit() last let a send-queue request through, it allows inline_length inline
+/// bytes, and it has room for another request. Else returns null.
 [[gnu::always_inline]] inline QpAccount* SessionCore::known(RequestHead head, std::uint32_t inline_length) noexcept {
     const std::uint32_t index = head.qp_index();
     if (index > accounts_.qps_mask()) [[unlikely]] {

@@ -67,7 +67,7 @@ public:
 
     /// Marks a request if it may be answered in its line. Returns bits for the request's last word; 0 if the request is
     /// not marked. The caller has counted the request and is writing it into the next slot. `alone` is true if this
-    /// session has no other request in the send queue.
+    /// session has no other request in the send queue, and the ring has no completion of a queue pair's earlier life.
     [[nodiscard]] [[gnu::always_inline]] std::uint64_t expect_reply(RequestHead head, bool alone) noexcept {
         if (marked_ || wide_ != 0 || (head.flags() & kSignaled) == 0 ||
             !allows(RequestHead::kRepliable, head.opcode()) || !alone) {

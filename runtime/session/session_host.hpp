@@ -30,7 +30,7 @@ private:
     int process_;
 };
 
-/// The descriptors by which the two sides of a session wake each other (D23). They live as long as the SessionHost.
+/// The descriptors by which the two sides of a session wake each other (D23). They live until release_session().
 struct SessionWaking {
     int worker_fd = -1;                ///< eventfd on which the worker sleeps; -1: it never sleeps
     int application_fd = -1;           ///< descriptor that the worker writes: Session::event_fd()

@@ -34,8 +34,8 @@ public:
 
     /// Allocates room for one waiting report of each of `objects` objects. Throws std::bad_alloc.
     void make_room(std::size_t objects) { untold_.reserve(objects); }
-    /// Reports an event that concerns an object. Replaces an earlier report about the object if that report still waits
-    /// here.
+    /// Reports an event that concerns an object. Replaces an earlier report of this kind about the object if the
+    /// earlier report still waits here.
     void say(AnswerKind kind, std::uint32_t index, std::uint32_t object_id) noexcept {
         withdraw(kind, index);
         untold_.push_back({.id = 0, .kind = kind, .index = index, .object_id = object_id});

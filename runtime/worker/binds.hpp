@@ -48,7 +48,7 @@ public:
     // Relaxed, because the control thread reads these only when the queue pair is drained.
     /// The window's rkey after all completed binds.
     [[nodiscard]] std::uint32_t rkey() const noexcept { return rkey_.load(std::memory_order_relaxed); }
-    /// For a type 2 window: bits_of() the handle of the queue pair of the last bind.
+    /// For a type 2 window: the queue pair of the last posted bind, as bits_of() its handle. 0 if there was no bind.
     [[nodiscard]] std::uint32_t bound_on() const noexcept { return bound_on_.load(std::memory_order_relaxed); }
     /// Returns true if the result of a bind of the window is unknown, so that the window's rkey is unknown, too.
     [[nodiscard]] bool lost() const noexcept { return lost_.load(std::memory_order_relaxed); }

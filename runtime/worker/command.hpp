@@ -1,7 +1,7 @@
 // The control thread's commands to a worker, and the worker's answers. Both go through bounded rings. Only WorkerProxy
 // writes commands.
 //
-// Commands name objects by their index at the worker.
+// Most commands name an object by its index at the worker. Commands that add an object contain its address.
 #pragma once
 
 #include <cstdint>
@@ -75,7 +75,8 @@ struct UnparkQp {
     Status cause;
     bool device_lags;
 };
-/// The QP is in ERR. The worker answers when the QP has nothing in flight, or at the deadline.
+/// The QP is in ERR, unless `device_lags` is true or its device is lost. The worker answers when the QP has nothing in
+/// flight, or at the deadline.
 struct RetireQp {
     std::uint32_t index;
     /// if only receives remain, the worker stops waiting after this many cycles without a completed receive. 0 means
@@ -84,7 +85,8 @@ struct RetireQp {
     std::uint64_t deadline;  ///< in cycles of the worker's clock
     bool device_lags;        ///< see UnparkQp
 };
-/// The QP is destroyed. The worker completes its remaining requests with status `leftovers`, and removes it.
+/// The QP is destroyed. The worker completes its remaining requests, and removes it. Their status is `leftovers`,
+/// unless an earlier error has determined it.
 struct ForgetQp {
     std::uint32_t index;
     Status leftovers;
@@ -109,8 +111,8 @@ struct StartFlow {
 struct AddSrq {
     WorkerSrq* srq;
 };
-/// The worker takes no more receives for the SRQ. Receives that the SRQ has stay in flight, and will end with status
-/// `leftovers`.
+/// The worker takes no more receives for the SRQ. Receives that the SRQ has stay in flight. Those that the device does
+/// not complete will end with status `leftovers`.
 struct RetireSrq {
     std::uint32_t index;
     Status leftovers;
@@ -194,7 +196,7 @@ static_assert(sizeof(Command) == kCacheLine && std::is_trivially_copyable_v<Comm
 enum class AnswerKind : std::uint8_t {
     done,
     timed_out,  ///< RetireQp: the deadline came before the QP was drained
-    found,      ///< Find*, Remove*: a request that uses the object was found
+    found,      ///< Find*, RemoveAh, RemoveWindow, RemoveRegion: a request that uses the object was found
     not_found,
     no_memory,       ///< Add*, Find*, RemoveAh: there is no memory; nothing has changed, and no search was begun
     cq_failed,       ///< unasked: polling CQ `index` failed; it gives no more completions, and its QPs are in error
@@ -206,7 +208,7 @@ struct alignas(32) Answer {
     std::uint64_t id = 0;  ///< id of the command; 0 in an unasked report, which answers no command
     AnswerKind kind{};
     std::uint32_t index = 0;
-    std::uint32_t object_id = 0;  ///< unasked: id of the WorkerSession or WorkerCq, because an index may be reused
+    std::uint32_t object_id = 0;  ///< unasked: id of the WorkerSession or WorkerCq, or see AnswerKind::flow_failed
     std::uint8_t reserved[11] = {};
     std::uint8_t ring_lap = 0;
 };

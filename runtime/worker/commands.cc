@@ -105,7 +105,7 @@ Worker::Result Worker::carry_out(std::uint64_t, const command::AddCq& what) {
 
 Worker::Result Worker::carry_out(std::uint64_t, const command::RemoveCq& what) {
     WorkerCq& cq = *tables_.cqs().at(what.index);
-    // takes the CQ's events, too, because none may be taken while the CQ is being destroyed
+    // takes all pending events, because no event of this CQ may be taken while the CQ is being destroyed
     (void)sleeper_.take_events();
     sleeper_.acknowledge(cq);
     tables_.remove(cq);

@@ -29,7 +29,7 @@ public:
     enum class Then : unsigned char {
         stay,
         leave,
-        gone,  ///< the object has left the list itself, and may already belong to another thread
+        gone,  ///< like leave; due.leave() was called already, because the object may now belong to another thread
     };
 
     /// Makes room for `objects` objects in total. Throws std::bad_alloc.

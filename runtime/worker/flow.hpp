@@ -32,8 +32,8 @@ namespace pollcore {
 class WorkerQp;
 
 /// Limits how many messages may go now, and how long each may be. A message is a request that takes a receive of the
-/// peer. Other requests take no credit. If the credit is 0, these requests go the general way, too, and hold() lets
-/// them go.
+/// peer. Other requests take no credit. But if the credit is 0, they go the general way like messages, and hold()
+/// decides about them.
 class Gate {
 public:
     static constexpr std::uint32_t kUnlimited = std::numeric_limits<std::uint32_t>::max();
@@ -156,8 +156,8 @@ public:
     /// afterwards the caller ends those in waiting(). May be called again.
     virtual void flush(Turn&) noexcept {}
     /// Called when the queue pair is in error. flush() comes first, unless peer_may_act() delays it. Receives that were
-    /// granted to this peer become free for other peers. Messages that came before the error are handed out. May be
-    /// called again.
+    /// granted to this peer become free for other peers. From now on turn() hands out the messages that came before the
+    /// error. May be called again.
     virtual void end_life(Turn&) noexcept {}
     /// Called when the queue pair is drained, before a new life begins or the queue pair is forgotten.
     virtual void leave(Turn&) noexcept {}
@@ -182,8 +182,8 @@ protected:
     /// in this step.
     void keep(Turn& turn, WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
     /// turn() calls this to chain the first waiting request, which is `request`. In the end the caller posts the
-    /// requests that are still chained (Chains::ring). Returns false if the provider refused an earlier request, so
-    /// that the queue pair is in error. Then `request` stays in waiting(), and ends with the others.
+    /// requests that are still chained (Chains::ring). Returns false if the provider refused an earlier request and the
+    /// queue pair has failed. Then `request` stays in waiting(), and ends with the others.
     [[nodiscard]] bool post_front(Turn& turn, const WorkRequest& request) noexcept;
 
 private:

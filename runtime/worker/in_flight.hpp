@@ -1,5 +1,6 @@
-// The worker has an entry for each work request, from the time when it takes the request from a session until the
-// request has completed. Each work queue has one table of entries, in post order (D19).
+// The worker has an entry for each work request in a work queue, until the request has completed. It has none for a
+// request that its flow control keeps. Each work queue has one table of entries, in post order (D19), except a shared
+// receive queue, whose table has no order (recv_table.hpp).
 //
 // Thread safety: only the worker's thread uses it.
 #pragma once

@@ -54,7 +54,7 @@ struct SendRun {
                           : sends.budget_left(turn);
         limited = qp->gate().limited();
         if (limited) [[unlikely]] {
-            // also limits writes and reads, which need no credit: counting them separately does not pay
+            // The credit also limits writes and reads, which need none: counting them separately does not pay.
             left = std::min(left, qp->gate().credit());
             message_max = qp->gate().message_max();
         }
@@ -87,7 +87,7 @@ struct EndRun {
     std::uint32_t ended = 0;  // requests that settle() has not counted yet
     // completions, of any queue pair, that are written to the session's ring and not published yet
     std::uint32_t written = 0;
-    std::uint32_t most = 0;  // most completions that may be written before they are published
+    std::uint32_t most = 0;  // how many completions may be written before they are published
 
     [[gnu::always_inline]] void settle() noexcept {
         if (kAdmission && ended != 0) {
@@ -224,7 +224,7 @@ std::uint32_t take_ordinary(Turn& turn, std::uint32_t qps_mask, WorkerSession& s
         }
         bool signal = (head.flags() & kSignaled) != 0;
         if (!signal) {
-            run.count(session);  // so that must_signal() counts this request, too
+            run.count(session);  // so that must_signal() also counts this request
             session.take_unsignaled();
             signal = sends.must_signal() || session.must_signal(*run.share);
             turn.counters.forced_signals.add(signal);

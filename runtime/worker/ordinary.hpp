@@ -21,7 +21,7 @@ class WorkerCq;
 class WorkerSession;
 
 /// Skips the first `taken` slots of the session, and takes the requests behind them, up to the first that is not
-/// ordinary. Returns the number of taken requests.
+/// ordinary or for which there is no room. Returns the number of taken requests.
 [[nodiscard]] std::uint32_t take_ordinary(Turn& turn, std::uint32_t qps_mask, WorkerSession& session,
                                           std::uint32_t taken) noexcept;
 

@@ -17,8 +17,8 @@ enum class QpLife : std::uint8_t {
     failing,  ///< in error; end_life() will run later in the step
     /// in error, and end_life() has run
     failed,
-    draining,  ///< waits until nothing is in flight, or until the deadline
-    emptying,  ///< waits until its CQs have been seen empty
+    draining,  ///< waits until nothing is in flight, or until the worker stops waiting
+    emptying,  ///< waits until its CQs have been emptied (WorkerCq::emptied_since)
     gone,      ///< belongs to the control thread
 };
 

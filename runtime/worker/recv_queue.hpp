@@ -57,7 +57,7 @@ public:
 
     // ---- Setup, before the worker gets the queue ----
 
-    /// Sets the provider's queue; null means that the queue is gone.
+    /// Sets the provider's queue.
     void set_provider(ibv_qp* qp) noexcept { verbs_qp_ = qp; }
     void set_provider(ibv_srq* srq) noexcept { verbs_srq_ = srq; }
     void set_watcher(ReceiveWatcher* watcher) noexcept { watcher_ = watcher; }
@@ -75,7 +75,7 @@ public:
     // ---- Taking and posting receives ----
 
     [[nodiscard]] bool full() const noexcept { return table_.full(); }
-    /// The number of receives that have not completed, posted or not.
+    /// The number of receives in the table, posted or not.
     [[nodiscard]] std::uint32_t size() const noexcept { return table_.size(); }
     /// Takes a receive that the session has already counted as in flight. Must not be called when full(), and the
     /// chains must have room. `slots` holds the receive at `slot`, and its continuation slots behind it.
@@ -104,7 +104,7 @@ public:
             turn.refills.add(*this);
         }
     }
-    static constexpr std::uint32_t kFillMax = 64;  ///< most receives that one queue gets in one step (I10)
+    static constexpr std::uint32_t kFillMax = 64;  ///< one queue gets at most this many receives in one step (I10)
     /// Adds receives with buffers of the pool to the chain, at most kFillMax. The chains must have room for that many.
     /// Adds the number of receives to `posted`. Returns true if fill() must be called again in the next step.
     [[nodiscard]] bool fill(Turn& turn, std::uint32_t& posted) noexcept;
@@ -144,11 +144,12 @@ public:
         ended_ = true;
         ended_status_ = status;
     }
-    /// Called when the queue pair is in error. If the queue has a pool and all receives have come back, sends the
-    /// application one final completion. It says that no more messages come, and is sent once in a life of the queue
-    /// pair.
+    /// Called when the queue pair is in error. If the queue has a pool, all receives have come back and a buffer is
+    /// free, sends the application one final completion. It says that no more messages come, and is sent once in a life
+    /// of the queue pair.
     void tell_end(Turn& turn, QpHandle qp, Status cause) noexcept;
-    /// Completes the remaining receives with `status`. The device must not touch their buffers any more.
+    /// Completes the remaining posted receives with `status`, and returns the buffers of a pool to the pool. The device
+    /// must not touch the buffers any more.
     void complete_leftovers(Turn& turn, Status status) noexcept;
     /// A new life of the queue pair begins. Its new handle is `qp`.
     void begin_life(QpHandle qp) noexcept {

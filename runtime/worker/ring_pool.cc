@@ -90,7 +90,7 @@ void RingPool::release(Turn& turn, std::span<const std::uint32_t> places) noexce
 void RingPool::leave(Turn& turn) noexcept {
     while (qp_ != nullptr && take_records(turn) != 0) {
     }
-    if (qp_ != nullptr) {  // there was no room for the final completion, so it is dropped
+    if (qp_ != nullptr) {  // the final completion could not be sent, so it is dropped
         qp_ = nullptr;
         turn.rings.remove(*this);
     }

@@ -25,7 +25,7 @@ public:
         std::uint64_t addr = 0;
         std::uint32_t rkey = 0;
         std::uint32_t lines = 0;     ///< a power of two
-        std::uint32_t held_max = 0;  ///< most records that may be with the application
+        std::uint32_t held_max = 0;  ///< at most this many records may be with the application
         std::uint64_t secret = 0;
         std::uint32_t position = 0;  ///< position of the first record
     };
@@ -47,7 +47,8 @@ public:
     /// Returns true if the next record has begun to arrive.
     [[nodiscard]] [[gnu::always_inline]] bool begun() const noexcept { return ring_.begun(); }
     /// Hands out the records that have arrived, at most a burst. If the queue pair is in error and there was no record,
-    /// sends the final completion. Returns the number of records.
+    /// sends the final completion. While the application has `held_max` records, does nothing. Returns the number of
+    /// records.
     std::uint32_t take_records(Turn& turn) noexcept;
     /// Called when the life of the queue pair ends. The ring goes on with the next writer.
     void leave(Turn& turn) noexcept;

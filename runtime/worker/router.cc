@@ -11,8 +11,8 @@
 namespace pollcore {
 namespace {
 
-/// Copies the valid fields of a receive's work completion. Returns `wc` for a datagram, because it contains the
-/// datagram's sender; else returns null.
+/// Copies the valid fields of a receive's work completion. If a datagram was received, returns `wc`, because it
+/// contains the datagram's sender; else returns null.
 [[gnu::always_inline]] inline const ibv_wc* take_recv_fields(const WorkerQp* qp, const ibv_wc& wc,
                                                              Completion& completion) noexcept {
     completion.status = static_cast<Status>(wc.status);
@@ -68,7 +68,7 @@ void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
 }
 
 // Prefetches the lines that the first `n` of wcs_ need, as Submitter::prefetch_qps() does for requests. The wr_id of a
-// shared receive names no queue pair, so for such a completion a line is prefetched in vain.
+// shared receive names no queue pair, so for such a completion lines are prefetched in vain.
 [[gnu::noinline]] void Router::prefetch_entries(std::uint32_t n) noexcept {
     std::array<const WorkerQp*, kBurstMax> qps;
     for (std::uint32_t i = 0; i < n; ++i) {

@@ -26,7 +26,7 @@ public:
     virtual void monitor(const RingConsumer<WorkRequest>* only_source) noexcept = 0;
     virtual void yield() noexcept = 0;
     /// Waits until one of `fds` is readable, or until the time `deadline_ns`, but for `most_ns` at most. The time is on
-    /// the steady clock, or on the devices' clock if the devices have one.
+    /// the clock of CompletionChannel::look_again_ns().
     virtual void wait(std::span<pollfd> fds, std::uint64_t deadline_ns, std::uint64_t most_ns) noexcept = 0;
 };
 
@@ -110,8 +110,8 @@ void turn_worker(Worker& worker, const std::atomic<bool>& stop, const IdleLadder
             case IdlePolicy::monitor: ways.monitor(worker.only_source()); break;
             case IdlePolicy::yield: ways.yield(); break;
             case IdlePolicy::event:
-                // If the worker cannot sleep, there is work, or some activity will end without an event. In all cases
-                // the ladder begins again, as after work.
+                // If the worker cannot sleep, there is work, some activity will end without an event, or a CQ cannot be
+                // armed. Whether the worker has slept or not, the ladder begins again.
                 slept = worker.fall_asleep(time);
                 if (slept) {
                     sleep_until_woken(worker, stop, ways, now);

@@ -43,7 +43,8 @@ public:
 
     // ---- Requests that a step may take ----
 
-    /// The number of requests that the queue may still take in this step. Each step grants WorkerOptions::qp_burst.
+    /// The number of requests that the queue pair may still take in this step, for its send queue and its receive queue
+    /// together. Each step grants WorkerOptions::qp_burst.
     [[nodiscard]] [[gnu::always_inline]] std::uint32_t budget_left(const Turn& turn) noexcept {
         if (budget_step_ != turn.number()) {
             budget_step_ = turn.number();

@@ -13,7 +13,7 @@ namespace {
 // Acknowledging locks a mutex, so this many events are acknowledged at once.
 constexpr std::uint32_t kEventsPerAck = 64;
 
-// Most events that one look takes from a channel (I10).
+// One look takes at most this many events from a channel (I10).
 constexpr std::uint32_t kEventsPerLook = 64;
 
 }  // namespace

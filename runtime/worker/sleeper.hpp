@@ -26,10 +26,11 @@ public:
     [[nodiscard]] std::span<CompletionChannel* const> channels() const noexcept { return channels_; }
     [[nodiscard]] bool has(const CompletionChannel* channel) const noexcept;
 
-    /// Arms each CQ, so that its next completion raises an event. Returns false if a CQ could not be armed.
+    /// Takes pending events, and arms each CQ that has not failed, so that its next completion raises an event. Returns
+    /// false if a CQ could not be armed.
     [[nodiscard]] bool arm() noexcept;
-    /// Takes the events of all channels, and returns their number. An event without a completion is normal: the worker
-    /// had polled the completion before it slept.
+    /// Takes events of all channels, and returns their number. A failed channel counts as one event. An event without a
+    /// completion is normal: the worker had polled the completion before it slept.
     std::uint32_t take_events() noexcept;
     void acknowledge(WorkerCq& cq) noexcept;
     /// The earliest CompletionChannel::look_again_ns().

@@ -220,7 +220,7 @@ void Submitter::take_shared_recv(WorkerSession& session, const WorkRequest& requ
     WorkerPool* pool = tables_.find(request.pool);
     if (pool == nullptr || &pool->session() != &session) {
         session.count_refused();
-        return;  // the pool was closed
+        return;  // the pool was closed, or belongs to another session
     }
     const std::size_t count = std::min<std::size_t>(request.count, ReleaseRequest::kBuffers);
     pool->release(turn_, std::span(request.buffers).first(count));

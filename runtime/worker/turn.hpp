@@ -82,8 +82,8 @@ public:
     void begin_read() noexcept { ++reads_; }
     void end_read() noexcept { --reads_; }
 
-    /// Notes a session to which completions were written and whose application may sleep. Between two calls for one
-    /// session, WorkerSession::wake_told() must be called.
+    /// Notes a session to which completions or counts of retired requests were written and whose application may sleep.
+    /// Between two calls for one session, WorkerSession::wake_told() must be called.
     void tell(WorkerSession& session) noexcept { told_.push_back(&session); }
     [[nodiscard]] const std::vector<WorkerSession*>& told() const noexcept { return told_; }
     void forget_told() noexcept { told_.clear(); }

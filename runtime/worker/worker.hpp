@@ -8,8 +8,8 @@
 //   worker_*      the objects that the worker works on; each keeps its own counts
 //   turn.hpp      data that the worker shares with all of these
 //
-// Thread safety: only the worker's thread calls the functions, except the constructor and knock(). Any thread may read
-// counters() and heartbeat(). Other threads use WorkerProxy.
+// Thread safety: while the worker's thread runs, only this thread calls the functions, except knock(). Any thread may
+// read counters() and heartbeat(). Other threads use WorkerProxy.
 // Invariants
 //   - For each session's request in an in-flight table, a completion slot is reserved in the session's ring.
 //   - The worker does not touch a parked QP and its CQs (D43).
@@ -52,8 +52,8 @@ public:
     // 1. The worker tells each session and the control side that it sleeps. From then on a request or a command signals
     //    the bell; a request from another process signals an eventfd that visitors() reports.
     // 2. It arms its CQs. From then on a completion raises an event.
-    // 3. It looks once more, at one burst of each CQ, at the submission rings and at the command ring. This look finds
-    //    everything that came earlier (I8). If it finds nothing, the worker's thread waits.
+    // 3. It looks once more, at one burst of each CQ, the submission rings, the command ring, and memory that peers
+    //    write. If anything came earlier, this look finds something (I8). Otherwise the worker's thread waits.
 
     /// Adds the channel of a device. Called for each device, before any other function. The channel must outlive the
     /// worker.
@@ -63,8 +63,8 @@ public:
     /// A descriptor that is readable if an attached process has signaled the eventfd of one of its sessions.
     [[nodiscard]] int visitors() const noexcept { return turn_.options.visitors; }
     /// Falls asleep: from now on new work makes bell(), visitors() or a channel readable. A peer's write to memory
-    /// makes nothing readable (look_every_ns()). Returns false if the worker stays awake, because there is something to
-    /// do, or because some activity will end without an event.
+    /// makes nothing readable (look_every_ns()). Returns false if the worker stays awake: it has no bell, there is
+    /// something to do, some activity will end without an event, or a CQ could not be armed.
     [[nodiscard]] bool fall_asleep(std::uint64_t now) noexcept;
     /// Called when bell(), visitors() or a channel became readable, at the time of look_again_ns(), and after each
     /// look_every_ns(). Returns true if there is a reason to wake up. `rung` is true if bell() or visitors() was
@@ -85,8 +85,8 @@ public:
     void acknowledge_events() noexcept;
     /// Called after a command was written. Wakes the worker if it sleeps. Any thread.
     void knock() noexcept { sleeper_.knock(); }
-    /// If there is only one session and nothing is in flight, the next work can only be a request in that session's
-    /// ring or a command (D34). Then this returns the ring, else null.
+    /// If there is only one session, and nothing is in flight or due, the next work can only be a request in that
+    /// session's ring or a command (D34). Then this returns the ring, else null.
     [[nodiscard]] const RingConsumer<WorkRequest>* only_source() const noexcept;
 
     [[nodiscard]] const WorkerCounters& counters() const noexcept { return turn_.counters; }

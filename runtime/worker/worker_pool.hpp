@@ -1,7 +1,8 @@
 // A receive pool, as the worker sees it: who has which buffer.
 //
-// Each buffer is free, posted as a receive by a taker, or with the application. A taker is a receive queue that uses
-// the pool. A taker never has more than its share of the buffers, so takers never wait for each other.
+// Each buffer is free, posted by a taker, or with the application. A taker is a receive queue, which posts buffers as
+// receives, or a rendezvous, which reads announced messages into them. A taker never has more than its share of the
+// buffers, so takers never wait for each other.
 //
 // Thread safety: the control thread makes the object. It belongs to the worker from the command AddPool until the
 // worker has answered RemovePool. Any thread may call held() and read the counters.
@@ -192,11 +193,11 @@ private:
     BufferTable buffers_;
 };
 
-/// What one receive queue has of a buffer pool: its limits, and how many buffers it uses. The queue is the User.
+/// What one receive queue or rendezvous has of a buffer pool: its limits, and how many buffers it uses. The queue or
+/// the rendezvous is the User.
 class PoolTaker {
 public:
-    /// buffer_released() is called when the application gives back a buffer of the taker while the receive queue has
-    /// only so few buffers that it is to be refilled (low()).
+    /// buffer_released() is called when the application gives back a buffer of the taker while low() is true.
     class User {
     public:
         virtual void buffer_released(Turn& turn) noexcept = 0;
@@ -231,6 +232,7 @@ public:
     }
     /// Returns true if depth and share allow one more posted buffer.
     [[nodiscard]] bool wants() const noexcept { return depth_ != posted_ && share_ != posted_ + held_; }
+    /// Returns true if so few buffers are posted that the queue is to be refilled.
     [[nodiscard]] bool low() const noexcept { return posted_ <= low_water_; }
 
     /// Counts `n` buffers as taken. Called before `n` calls of take(). `n` is at most available().
@@ -250,16 +252,15 @@ public:
         ++held_;
         pool_->hand_out(turn, *this, buffer, completion, datagram);
     }
-    /// Updates the counters low_water and ran_dry, if the queue has just used so many buffers that it is to be
-    /// refilled, or has no buffer left.
+    /// Called when a message has used a buffer. Counts low_water if the queue is to be refilled from now on, and
+    /// ran_dry if no buffer is left.
     void count_low() noexcept {
         pool_->counters().low_water.add(posted_ == low_water_);
         pool_->counters().ran_dry.add(posted_ == 0);
     }
-    /// Sends the application one final completion, which says that no more messages come. Like each
-    /// completion of a pool, it lends the application a buffer. This buffer is empty.
-    /// Returns false if it cannot be sent yet, because the taker can take no buffer now, or because buffers are still
-    /// posted.
+    /// Sends the application one final completion, which says that no more messages come. Like each completion of a
+    /// pool, it lends the application a buffer. This buffer is empty. Returns false if the completion cannot be sent
+    /// yet, because the taker can take no buffer now, or because buffers are still posted.
     bool tell_end(Turn& turn, Completion& completion) noexcept;
     /// Called when a new life of the queue begins. This life will have its own final completion.
     void renew() noexcept { told_ = false; }

@@ -1,5 +1,5 @@
-// The control thread's only access to a worker. It sends typed commands over a bounded ring, and receives the worker's
-// answers.
+// By a WorkerProxy the control thread commands a worker. It sends typed commands over a bounded ring, and receives the
+// worker's answers.
 //
 // Thread safety: only the control thread uses it.
 //
@@ -36,8 +36,8 @@ public:
     using Clock = std::chrono::steady_clock;
 
     /// `wait` is called between two looks for an answer, with the number of looks so far. It waits for a short time; if
-    /// the worker has no thread, it calls Worker::step(). `now` is the clock that decides when to warn about a slow
-    /// answer.
+    /// the worker has no thread, it calls Worker::step(). `now` is the clock that decides when to log that an answer is
+    /// late.
     WorkerProxy(Worker& worker, std::string name, ControlCounters& counters, std::function<void(std::uint32_t)> wait,
                 std::function<Clock::time_point()> now = Clock::now);
 
@@ -75,9 +75,9 @@ public:
     }
     /// Called when the QP is in ERR. Waits until everything in flight was flushed. Returns false if the deadline came
     /// first. `deadline` is in cycles of the worker's clock. `limit` is the time until the deadline, and decides when
-    /// to warn. `quiet` is for providers that never flush receives that reached them in ERR (H1, D27). If only receives
-    /// remain, and none has completed for `quiet` cycles, the worker stops waiting, and retire() returns true. If
-    /// `quiet` is 0, the worker waits until the deadline.
+    /// to log that the answer is late. `quiet` is for providers that never flush receives that reached them in ERR (H1,
+    /// D27). If only receives remain, and none has completed for `quiet` cycles, the worker stops waiting, and retire()
+    /// returns true. If `quiet` is 0, the worker waits until the deadline.
     [[nodiscard]] bool retire(QpHandle qp, std::uint64_t deadline, std::chrono::milliseconds limit,
                               std::uint32_t quiet = 0);
     /// Begins retire() and does not wait. Returns the command's number, for retired(). If `device_lags` is true, the
@@ -85,8 +85,8 @@ public:
     [[nodiscard]] std::uint64_t begin_retiring(QpHandle qp, std::uint64_t deadline, std::uint32_t quiet,
                                                bool device_lags = false);
     [[nodiscard]] std::optional<bool> retired(std::uint64_t command);
-    /// Called when the QP is parked and destroyed. Completes its remaining requests with status `leftovers`, and
-    /// unparks its CQs. Afterwards the WorkerQp belongs to the caller again.
+    /// Called when the QP is parked and destroyed. Completes its remaining requests (command::ForgetQp), and unparks
+    /// its CQs. Afterwards the WorkerQp belongs to the caller again.
     void forget(QpHandle qp, Status leftovers = Status::qp_closed);
     /// Called when the QP is parked, was RESET, and is now in `state`. Completes the requests that remain from before
     /// the reset, and unparks the QP and its CQs. Then the QP takes requests under its new generation. `life` is the
@@ -97,7 +97,7 @@ public:
     void lose(QpHandle qp);
     void add_srq(WorkerSrq& srq);
     /// From now on the worker posts nothing to the SRQ, and refuses receives of the session for the SRQ. Receives that
-    /// the SRQ still has will end with status `leftovers`.
+    /// the device does not complete will end with status `leftovers`.
     void retire(SrqHandle srq, Status leftovers = Status::srq_closed);
     /// Called when the SRQ was retired and its device is lost. Completes the remaining receives. The SRQ belongs to the
     /// worker until forget().
@@ -153,7 +153,7 @@ private:
     void drain_answers() noexcept;
     [[nodiscard]] bool keep(const Answer& answer) noexcept;
 
-    // A worker normally answers within microseconds. If it takes longer than this, a warning is logged, and the proxy
+    // A worker normally answers within microseconds. If it takes longer than this, an error is logged, and the proxy
     // goes on waiting (D28).
     static constexpr std::chrono::milliseconds kUsual{5000};
     static constexpr std::size_t kSlotsForCalls = kCommandSlots / 2;

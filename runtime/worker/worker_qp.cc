@@ -57,8 +57,8 @@ void WorkerQp::add(Turn& turn, std::span<WorkerSession* const> sessions, WorkerC
     publish_record();
 }
 
-// Computes the members that decide whether a request may take the short way. Called by the constructor, and
-// after any change of life, parking or flow control.
+// Computes the members that decide whether a request may take the short way. Called by add(), and after each change of
+// life or parking.
 void WorkerQp::choose_way() noexcept {
     provider_at_rest_ = life_ == QpLife::ready && parked_ == 0;
     const bool ordinary = provider_at_rest_ && !flow_->frames() && !datagram_ && options_.ordinary;
@@ -233,7 +233,8 @@ void WorkerQp::complete_unposted(Turn& turn) noexcept {
 }
 
 /// Ends a request that gets no work completion, because `wc` is already the work completion of a later request.
-/// `flushed` is true if a request before this one counts as flushed; set to true if this one does.
+/// `flushed` is true if a request before this one counts as flushed. If this one does, pass_over() sets `flushed` to
+/// true.
 [[gnu::always_inline]] inline void WorkerQp::pass_over(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc,
                                                        bool& flushed) noexcept {
     const bool covered = entry.kind == InFlightEntry::Kind::covered;

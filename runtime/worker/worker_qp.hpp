@@ -11,7 +11,7 @@
 //   4. leave() with Leaving::forget completes the remaining requests. Only then may the application reuse the buffer of
 //      a request that the device did not complete (H2).
 // A reset has the same order, but step 3 moves the QP to RESET, and step 4 is Leaving::renew, after which the QP goes
-// on. After the loss of a device no flush comes, so Leaving::lose completes the requests without one.
+// on. After the loss of a device no flush comes, so Leaving::lose completes the requests that were not flushed.
 //
 // Thread safety: the control thread makes the object. It belongs to the worker from the command AddQp until the worker
 // has answered ForgetQp.
@@ -52,8 +52,8 @@ struct ShareOptions {
     std::uint32_t recv_depth = 0;
 };
 
-/// The runtime needs this many send-queue slots and CQEs for itself on each queue pair. They are for the marker: when
-/// the marker completes, every request before it has ended (D26).
+/// On each queue pair, this many send-queue slots and CQEs are kept for the marker: when the marker completes, every
+/// request before it has ended (D26).
 inline constexpr std::uint32_t kMarkersPerQp = 1;
 
 // The provider reads imm_data in network byte order. The application gave it in host byte order.
@@ -134,8 +134,8 @@ public:
     }
     /// The memory to which the provider posts, if it is known (D12).
     [[nodiscard]] const SendQueueLines& provider_lines() const noexcept { return provider_lines_; }
-    /// Returns true while the control thread neither changes nor destroys the provider's queue pair, so that the memory
-    /// of provider_lines() may be read.
+    /// Returns true only while the control thread neither changes nor destroys the provider's queue pair, so that the
+    /// memory of provider_lines() may be read.
     [[nodiscard]] bool provider_at_rest() const noexcept { return provider_at_rest_; }
     /// Prefetches the cache line of `qp` that holds provider_lines(). `qp` may be null.
     static void prefetch_provider_lines(const WorkerQp* qp) noexcept {
@@ -221,7 +221,8 @@ public:
     [[nodiscard]] bool completes_on(const WorkerCq& cq) const noexcept { return send_cq_ == &cq || recv_cq_ == &cq; }
     /// Called when a CQ of the queue pair has failed and gives no more completions (D46).
     void lose_cq(Turn& turn) noexcept;
-    /// Arranges a call of end_life() at the end of the step, even if end_life() was called before.
+    /// Arranges a turn() at the end of the step, which calls end_life() if the queue pair is in error, even if
+    /// end_life() was called before.
     void look_again(Turn& turn) noexcept {
         look_again_ = true;
         turn.lives.add(*this);
@@ -239,11 +240,11 @@ public:
     [[nodiscard]] bool waits_for_turn() const noexcept { return look_again_ || leave_.way != Leaving::none; }
 
     void park() noexcept;
-    /// `state` is the state to which the control thread has moved the QP.
+    /// The queue pair goes on in `state`.
     void unpark(Turn& turn, QpState state, Status cause, bool device_lags) noexcept;
     void start_flow(Turn& turn, const FlowStart& start) noexcept { flow_->start(turn, start); }
 
-    /// Ways to take a queue pair out of service. The worker answers the command when this is complete.
+    /// Ways to take a queue pair out of service. The worker answers the command when the queue pair is out of service.
     enum class Leaving : std::uint8_t { none, retire, forget, renew, lose };
     struct Leave {
         Leaving way = Leaving::none;

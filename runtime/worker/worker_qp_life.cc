@@ -128,7 +128,7 @@ void WorkerQp::leave(Turn& turn, const Leave& how) noexcept {
     if (how.way == Leaving::forget && leftover_status_ == Status::qp_closed) {
         leftover_status_ = how.cause;
     }
-    // From now on nothing is posted, even if the provider did not move the QP to ERR.
+    // From now on no request of a session is posted, even if the provider did not move the QP to ERR.
     fail(turn, how.cause, !how.device_lags);
     if (!how.device_lags) {
         device_lags_ = flush_held_ = false;

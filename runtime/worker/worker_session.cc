@@ -8,8 +8,8 @@
 namespace pollcore {
 namespace {
 
-// A step takes at least one request from the ring of a closing session. So the ring is empty after at most as many
-// steps as it has slots. These additional steps allow for queue pairs that are parked meanwhile.
+// Usually a step takes at least one request from the ring of a closing session. Then the ring is empty after at most as
+// many steps as it has slots. These additional steps allow for steps that take none (ClientShare).
 constexpr std::uint64_t kStepsToDrainMore = 64;
 
 }  // namespace

@@ -341,7 +341,7 @@ public:
 
     // ---- Sleepers ----
 
-    /// The worker is about to sleep. An application that submits from now on signals the worker's bell (D23).
+    /// The worker is about to sleep. An application that submits from now on wakes the worker (D23).
     void expect_worker_asleep() noexcept { header_->worker_sleep.expect(); }
     /// The worker is awake. Returns true if this session did not wake the worker.
     bool worker_awake() noexcept { return header_->worker_sleep.rest(); }

@@ -62,8 +62,7 @@ public:
     }
     [[nodiscard]] bool closing() const noexcept { return closing_; }
     [[nodiscard]] Status leftover_status() const noexcept { return leftover_status_; }
-    /// Completes the remaining receives (D22). Called when the provider's SRQ and all queue pairs that use it do not
-    /// exist any more.
+    /// Completes the remaining receives (D22). Called when the provider's SRQ and all QPs that used it are destroyed.
     void complete_leftovers(Turn& turn) noexcept { recvs_.complete_leftovers(turn, leftover_status_); }
 
     /// Makes room for one more queue pair. Throws std::bad_alloc.

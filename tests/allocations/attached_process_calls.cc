@@ -1,5 +1,5 @@
-// An attached process uses everything that a daemon offers, from attaching to detaching. Allocations fail in the daemon
-// and in the process's own threads.
+// An attached process makes and ends an object of each kind, from attaching to detaching. Allocations fail in the
+// daemon and in the process's own threads.
 #include <memory>
 #include <optional>
 

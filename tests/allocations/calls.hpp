@@ -1,4 +1,4 @@
-// The calls of the public interface. Each comes with a preparation, and with a use that shows whether the call worked.
+// Calls of the public interface. Each has a preparation, and a use that shows whether the call worked.
 #pragma once
 
 #include <functional>

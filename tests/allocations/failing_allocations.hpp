@@ -10,8 +10,8 @@ namespace pollcore::testing {
 
 /// The threads whose allocations count. Allocations of the thread that writes the log never count.
 enum class Allocating : std::uint8_t {
-    callers,   ///< the calling threads, the control thread and the workers
-    everyone,  ///< all of `callers`, and the thread that waits for descriptors
+    callers,   ///< all threads except the one that waits for the runtime's descriptors
+    everyone,  ///< all threads
 };
 
 /// While an object of this class lives, allocations are counted and the nth allocation fails: operator new throws

@@ -1,5 +1,5 @@
-// Tests the messages of the attach protocol, with a server in the same process. tests/conformance
-// (POLLCORE_TEST_ATTACH) and tests/attach/kill_test.cc test against a daemon process.
+// Tests the messages of the attach protocol, with a server in the same process. Other tests use a daemon process, such
+// as tests/conformance (POLLCORE_TEST_ATTACH) and tests/attach/kill_test.cc.
 #include "pollcore/attach.hpp"
 
 #include <fcntl.h>
@@ -457,7 +457,7 @@ TEST_F(AttachTest, ConnectionsThatSayNothingKeepOutNobodyElse) {
     EXPECT_GT(open_to_all.counts().refused, 0u);
 }
 
-// Other processes keep half of the objects, however high the limits of one process are.
+// The processes of other users keep half of the objects, however high the limits of one process are.
 TEST_F(AttachTest, LeavesOthersAHalfUnlessTheConfigurationSaysOtherwise) {
     Attachment greedy = attach();
     Session session = greedy.open_session();

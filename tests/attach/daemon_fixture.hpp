@@ -209,7 +209,7 @@ private:
     std::thread thread_;
 };
 
-/// Makes, uses and closes a session, two queue pairs and a region, again and again, over its own attachment.
+/// Makes and closes a session, two connected queue pairs and a region, again and again, over its own attachment.
 class Caller {
 public:
     explicit Caller(const std::string& path)

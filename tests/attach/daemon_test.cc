@@ -94,8 +94,8 @@ TEST_F(DaemonTest, OutOfDescriptorsRefusesTheCallAndKeepsTheProcess) {
     Session before = attachment.open_session();
     rlimit limit{};
     ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_NOFILE, nullptr, &limit), 0);
-    // The limit is lower than the number of descriptors that the daemon has open. poll(2) fails if it gets more
-    // descriptors than the limit.
+    // The limit is lower than the number of descriptors that the daemon has open. But it is not lower than the number
+    // of descriptors that one call of poll(2) gets, because such a call would fail.
     const rlimit none{.rlim_cur = 3, .rlim_max = limit.rlim_max};
     ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_NOFILE, &none, nullptr), 0);
     try {
@@ -218,7 +218,7 @@ TEST_F(DaemonTest, LeavesSomethingElseAtItsPathAloneUntilItIsGone) {
     ASSERT_TRUE(std::filesystem::remove(socket()));
     const Attachment after(test::patient({.path = socket()}));
     EXPECT_FALSE(before.lost());
-    // When the daemon ends, it removes no file but its own socket.
+    // When the daemon ends, it removes no file at the path but its own socket.
     (void)directory_.write("attach.sock.aside", "precious, too");
     std::filesystem::rename(aside, socket());
     daemon.signal(SIGTERM);
@@ -287,7 +287,7 @@ TEST_F(DaemonTest, ThatDoesNotAnswerIsWaitedForNoLongerThanWasSaid) {
     Session before = attachment.open_session();
     daemon.halt();
     std::future<Session> answered = std::async(std::launch::async, [&] { return patient.open_session(); });
-    for (int i = 0; i < 2; ++i) {  // both calls together take twice the answer_within of `attachment`
+    for (int i = 0; i < 2; ++i) {  // each call takes `answer_within` and the daemon's drain_timeout
         try {
             (void)attachment.open_session();
             ADD_FAILURE() << "a daemon that is stopped has answered";

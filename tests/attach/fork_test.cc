@@ -56,7 +56,7 @@ bool is_refused(const std::function<void()>& call) {
     return false;
 }
 
-/// One object of each kind.
+/// Objects of most kinds.
 struct Things {
     explicit Things(Context& context)
         : session(context.open_session()),
@@ -179,7 +179,7 @@ TEST_F(AForkedChild, HasNoMemoryOfAnAttachmentOfItsParent) {
 
 #if !defined(__SANITIZE_THREAD__)  // tsan supports no threads in the forked child of a process that has threads
 // The child is refused, because it shares the heap of its parent's EAL (a part of DPDK). Otherwise parent and child
-// could allocate the same part.
+// could allocate the same memory.
 TEST_F(AForkedChild, MakesNoRuntime) {
     EXPECT_TRUE(runtime.stop());
     EXPECT_EQ(exit_status_of_child([&] { return is_refused([] { Runtime own(test::one_soft_device(64)); }) ? 0 : 1; }),

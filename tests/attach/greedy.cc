@@ -1,4 +1,5 @@
-// An attached process that takes all objects it can get through the public library, and gives all of them back at once.
+// An attached process that takes as much as it can get through the public library: memory, objects, connection
+// requests, or the kernel's time.
 //
 //   greedy ATTACK PATH MILLISECONDS
 //
@@ -31,7 +32,7 @@ bool over() {
     return Clock::now() >= g_until;
 }
 
-/// Tries until it succeeds: other attacks may hold all places of the daemon for a while.
+/// Tries again while other attacks hold all places of the daemon.
 Attachment attach() {
     for (;;) {
         try {
@@ -100,7 +101,7 @@ void many_objects() {
     }
 }
 
-// Makes connection attempts that time out, and accepts connection requests without answering them.
+// Makes connection attempts that time out, and takes connection requests without answering them.
 void many_requests() {
     Attachment daemon = attach();
     Session session = daemon.open_session();

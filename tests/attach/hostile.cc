@@ -5,8 +5,9 @@
 //   hostile DEATH PATH 0
 //
 // A DEATH kills this process in the middle of an action (kDeaths). An ATTACK (kAttacks) goes on until the time is over,
-// and then prints "done". If the daemon ends the connection first, the attack prints how. The exit code is 0 in both
-// cases.
+// or for a fixed number of rounds (lingering-descriptors). Then it prints "done". If the daemon ends the connection
+// first, the attack prints "thrown out". The exit code is 0 in both cases. If the daemon does what it must not do, the
+// attack prints a line that begins with "failed".
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <netinet/in.h>
@@ -37,8 +38,8 @@ namespace {
 
 using namespace hostile;
 
-// The fields of a work request, by byte offset: 0 tag; 16 SGE (address 8 bytes, length 4, lkey 4); 32 remote address;
-// 48 rkey; 56 queue pair; 60 opcode; 61 flags; 62 number of SGEs; 63 lap.
+// Fields of a work request, by byte offset: 0 tag; 16 SGE (address 8 bytes, length 4, lkey 4); 32 remote address; 48
+// rkey; 56 queue pair; 60 opcode; 61 flags; 62 number of SGEs; 63 lap.
 using Line = std::array<std::byte, kLine>;
 Line garbage() {
     Line line;
@@ -76,7 +77,8 @@ void garbage_messages() {
     done("done");
 }
 
-// Sends requests of the right size with random contents, and does not read the answers.
+// Sends requests with random contents, and does not read the answers. Each size is that of some kind of request, but
+// not always of the request's own kind.
 void garbage_requests() {
     attach();
     std::vector<std::byte> bytes;
@@ -156,8 +158,8 @@ void descriptor_flood() {
     done("done");
 }
 
-// Returns a TCP socket. Closing its last descriptor blocks for far longer than any test runs, because the peer never
-// reads the data.
+// Returns a TCP socket. Closing its last descriptor blocks for up to ten minutes, because the peer never reads the
+// data.
 int lingering_socket() {
     static const int listener = [] {
         const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -313,8 +315,8 @@ void bad_memory() {
             offer(pipe_ends[0]);
             ::close(pipe_ends[1]);
         }
-        // Another thread shrinks this memfd and punches holes into it, from before the offer until the daemon accepts
-        // the memfd.
+        // Another thread shrinks this memfd and punches holes into it, from before the offer until after the daemon's
+        // answer.
         const int moving = make_memfd(size);
         const auto whole = static_cast<off_t>((size + 4095) / 4096 * 4096);
         std::atomic<bool> stop{false};
@@ -366,7 +368,8 @@ void garbage_slots() {
     done("done");
 }
 
-// Writes slots that are valid when the worker checks them, and different when the worker uses them.
+// Writes valid slots, while another thread changes words of the ring for moments. So a slot may be valid when the
+// worker checks it, and different when the worker uses it.
 void flipped_slots() {
     attach();
     Block block = open_session();
@@ -465,7 +468,7 @@ void moving_indices() {
     }
 }
 
-// Uses handles of other processes: names every handle that may exist, in slots and in requests.
+// Uses handles of other processes: names queue pairs of every index, with random generations, in slots and in requests.
 void others_handles() {
     attach();
     Block block = open_session();

@@ -1,5 +1,5 @@
-// A file system in user space (fuse(4)) that answers every request except FLUSH. The kernel sends FLUSH whenever a
-// descriptor of a file is closed, and close() waits for the answer. Only for hostile.cc.
+// A file system in user space (fuse(4)) that answers every request that needs an answer, except FLUSH. The kernel sends
+// FLUSH whenever a descriptor of a file is closed, and close() waits for the answer. Only for hostile.cc.
 #pragma once
 
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-// Runs a process that attacks the daemon (hostile.cc) or takes all objects it can get (greedy.cc), beside two
-// well-behaved processes.
+// Runs a process that attacks the daemon (hostile.cc) or takes as much as it can get (greedy.cc), beside two
+// well-behaved attachments of the test itself.
 #include <fstream>
 #include <regex>
 #include <set>
@@ -93,7 +93,7 @@ TEST_F(DaemonTest, NoThreadThatOthersWaitForTouchesADescriptorOfAProcess) {
 }
 
 // A thread that closes a file whose FLUSH is never answered waits until the hostile process has ended. The kernel tells
-// the file system the ids of the waiting threads, and the test checks these ids.
+// the file system the ids of the waiting threads, and the test checks the names of these threads.
 TEST_F(DaemonTest, AFileWhoseFlushIsNeverAnsweredHoldsUpWhoClosesItAndNobodyElse) {
     Process daemon = start_daemon();
     Witness witness(socket());

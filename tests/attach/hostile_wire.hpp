@@ -209,7 +209,7 @@ struct Block {
     std::uint32_t session = 0;
     int fd = -1;
     std::uint64_t next = 0;  // index of the next slot to write
-    std::vector<int> bells;  // sockets on which the session and its worker wake each other
+    std::vector<int> bells;  // descriptors by which the session and its worker wake each other
 };
 
 inline int make_memfd(std::size_t bytes, bool touched = true) {
@@ -297,7 +297,8 @@ struct Handle {
 };
 
 // Fields of QpSpec in order: device (64 bytes), pd, share count, 64 shares of (session, depth), qkey, recv_depth,
-// pool_share, rendezvous_share, sges, inline, srq, pool, rendezvous_pool, type, flow, access (3 bytes), separate.
+// pool_share, rendezvous_share, sges, inline, srq, pool, rendezvous_pool, type, flow, access (3 bytes), separate,
+// coalesce.
 constexpr std::size_t kQpSpec = 632;
 inline Handle create_qp(const Block& block) {
     const auto made = ask(kCreateQp, kQpSpec, [&](std::byte* body) {

@@ -94,9 +94,9 @@ std::string device_belongings(const DeviceConfig& device) {
 
 class KillTest : public DaemonTest {
 protected:
-    /// In each round, `death` starts one process that attaches, and kills it. Checks that nothing of that process
-    /// remains and that another process does not notice. `attached` counts the processes whose objects were seen in the
-    /// daemon.
+    /// In each round, `death` starts one process that attaches, and returns after a SIGKILL has ended this process.
+    /// Checks that nothing of that process remains and that another process does not notice. `attached` counts the
+    /// processes whose objects were seen in the daemon.
     template <class Death>
     void kill(int rounds, int& attached, Death death) {
         Process daemon = start_daemon();

@@ -48,7 +48,7 @@ protected:
     }
     [[nodiscard]] static Attachment attach() { return Attachment(test::patient({.path = attach_config().path})); }
 
-    /// Makes and ends one object of each kind.
+    /// Makes and ends objects of most kinds.
     static void call_everything(Attachment& daemon) {
         Session session = daemon.open_session();
         QueuePair a =
@@ -68,7 +68,7 @@ protected:
     }
 
     static constexpr std::uint64_t kCallsOfOneJob = 64;
-    static constexpr int kMany = 200;  // objects of each kind: enough for several jobs of the control thread
+    static constexpr int kMany = 200;  // objects of a kind: enough for several jobs of the control thread
 
     void expect_one_left() {
         const auto until = std::chrono::steady_clock::now() + kPatience;
@@ -196,7 +196,7 @@ private:
 };
 
 // Before an object ends, a worker searches the rings for requests that name the object, and the process may have filled
-// these rings. In this test the worker stands still and never finishes the search.
+// these rings. In this test the worker stands still, and does not finish the search before the test lets it go on.
 TEST_F(LongCalls, OfAWorkerThatSearchesForWhatSomethingNamesNeither) {
     struct WorkersGoOn {
         std::atomic<bool>& stand;

@@ -1,6 +1,6 @@
 // Attacks a daemon, for scripts/bench. Measures how long the daemon's worker stood still, and how two well-behaved
-// processes were served. The attacks share CPU 0 with these processes and, on a machine with two CPUs, with the
-// daemon's other threads. The worker has its own CPU.
+// attachments of this process were served. The attacks share CPU 0 with this process and, on a machine with two CPUs,
+// with the daemon's other threads. The worker has its own CPU.
 //
 //   siege SECONDS [ATTACK]
 //
@@ -87,7 +87,8 @@ int besiege(std::chrono::seconds time, const std::string& only) {
                                  attackers[i]->out().c_str());
                     return 1;
                 }
-                // The daemon has ended the attacker's connection: start the next attacker.
+                // The attacker has ended, for example because the daemon has ended its connection: starts the next
+                // attacker.
                 attackers[i] = attack(wanted[i]);
                 ++attacks;
             }

@@ -1,5 +1,6 @@
-// Tests with a device that flushes no requests. The process that owns the queue pair waits until the drain timeout is
-// over, and no other process waits. The test controls the clock, so it decides when the timeout is over.
+// Tests with a device whose completion queues always seem empty, so that no request is flushed. The process that owns
+// the queue pair waits until the drain timeout is over, and no other process waits. The test controls the clock, so it
+// decides when the timeout is over.
 #include <chrono>
 #include <functional>
 #include <future>

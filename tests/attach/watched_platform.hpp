@@ -1,5 +1,6 @@
-// The platform of this machine, with two changes. A test can hold up single calls of its software device. Its executor
-// counts the device calls of each of the control thread's jobs, and records the largest number.
+// The platform of this machine, with three changes. A test can hold up single calls of the software device. The control
+// thread's executor counts device calls in each of its jobs, and records the largest number. A test can make the
+// workers stand still.
 #pragma once
 
 #include <unistd.h>
@@ -27,7 +28,7 @@
 
 namespace pollcore::test {
 
-/// Device calls that this thread has made in its present job.
+/// Calls of the functions of WatchedDevice below that this thread has made in its present job.
 inline thread_local std::uint64_t device_calls = 0;
 
 enum class Held { register_memory, deregister, create_ah, find_neighbour };

@@ -14,7 +14,7 @@
 namespace pollcore::bench {
 namespace {
 
-// Formats a value with three significant digits.
+// Formats a value with about three significant digits.
 std::string figure(double value) {
     return fmt::format("{:.{}f}", value, value < 10 ? 2 : value < 100 ? 1 : 0);
 }

@@ -35,7 +35,7 @@ public:
     Board(const std::vector<Measured>& all, std::optional<Distance> distance) : all_(all), distance_(distance) {}
 
     [[nodiscard]] std::optional<Distance> distance() const noexcept { return distance_; }
-    /// Returns an empty list if the figure's part did not run, or if the host moved the CPUs in each repetition.
+    /// Returns an empty list if the figure was not measured at this distance.
     [[nodiscard]] Samples samples(std::string_view table, std::string_view row, std::string_view column) const {
         for (const Measured& one : all_) {
             const auto at = std::find(one.columns.begin(), one.columns.end(), column);

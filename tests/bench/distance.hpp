@@ -25,8 +25,8 @@ inline constexpr std::array kDistances{Distance::siblings, Distance::near, Dista
 
 [[nodiscard]] std::string_view name_of(Distance distance) noexcept;
 
-/// Measures the time in which a word goes to the other CPU and back, with one cache line for each direction. Both CPUs
-/// poll their line as fast as they can. Takes half a millisecond.
+/// Measures the time in which a word goes to the other CPU and back, with one cache line for each direction, and
+/// returns the distance. Both CPUs poll their line as fast as they can. Takes about a millisecond.
 [[nodiscard]] Distance where(const Cpus& cpus);
 
 }  // namespace pollcore::bench

@@ -1,5 +1,5 @@
-// A device that completes at once: the next poll finds every posted request. A measurement on it shows the cost of the
-// path to the device and back.
+// A device that completes at once: the next poll finds every posted signaled request. A measurement on it shows the
+// cost of the path to the device and back.
 //
 // In all other respects this device is a software device. The data path calls a device through the function pointers in
 // the context's ops (H24), so it is enough to replace three of these pointers. Receives never complete.

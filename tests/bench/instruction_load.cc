@@ -1,4 +1,4 @@
-// Runs the hot path for an instruction counter: ROUNDS bursts, each through submit, step and poll. See
+// Runs the hot path for an instruction counter, ROUNDS times: most loads are bursts through submit, step and poll. See
 // instruction_guard.py.
 #include <cstdlib>
 #include <iostream>

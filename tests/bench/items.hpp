@@ -1,4 +1,5 @@
-// The items that go through the compared rings: every byte of an item depends on the item's number, and is checked.
+// The items that go through the compared rings: every word of an item depends on the item's number, and all bytes
+// except the last are checked.
 //
 // All rings write and read items by the stores and loads in this file. No compiler can join, split or omit these
 // accesses, so a ring's figures do not depend on how a compiler copies the payload.

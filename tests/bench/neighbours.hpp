@@ -2,7 +2,7 @@
 // victim, is well-behaved. The second process, its neighbour, is equally busy. The neighbour is well-behaved, too, or
 // fills its submission ring with garbage. Garbage must not raise the cost of the victim's requests.
 //
-// Thread safety: one thread uses Neighbour. Another thread may use the other classes meanwhile.
+// Thread safety: one thread uses Neighbour. Another thread may use the Neighbours object meanwhile.
 #pragma once
 
 #include <algorithm>

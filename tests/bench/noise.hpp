@@ -14,8 +14,8 @@ namespace pollcore::bench {
 class NoiseWatch {
 public:
     NoiseWatch();
-    /// Reports the CPU time that other programs and virtual machines took since this object was made. Returns an empty
-    /// list if that time is too short to matter.
+    /// Reports the time that the hypervisor gave to others, and the time that threads waited for a CPU, since this
+    /// object was made. Leaves out a time that is too short to matter.
     [[nodiscard]] std::vector<Noise> complaints() const;
 
 private:

@@ -170,7 +170,7 @@ private:
 };
 
 /// Measures threads that post to one queue pair and poll one CQ, under the provider's locks. Each thread runs on its
-/// own CPU, and posts and polls its own share of the requests.
+/// own CPU, posts its own requests, and polls until the requests of all threads have completed.
 std::vector<double> shared_cycles(const Bare& bare, const std::vector<std::uint32_t>& cpus) {
     const auto threads = static_cast<std::uint32_t>(cpus.size());
     constexpr int kRoundsOfThreads = 600;

@@ -35,7 +35,7 @@ template <class Ring, std::size_t N>
                     const std::size_t n = writer.template push<N>(next);
                     next += n;
                     if (n == 0) {
-                        delay_look(kBetweenLooks);  // as in every waiting loop of this project: see base/look.hpp
+                        delay_look(kBetweenLooks);  // as the runtime's waiting loops do: see base/look.hpp
                     }
                 }
             } while (perf::stamp() < until);

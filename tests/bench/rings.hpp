@@ -4,7 +4,7 @@
 //   finish()              publishes all items; the writing thread calls it after the last item
 //   pop<N>(first, wrong)  reads up to N items, as far as there are any, and checks them with `wrong`
 //
-// Each ring is used in the way that its own documentation calls fastest for a batch.
+// A batch goes through a ring by the ring's own calls for several items, if it has such calls.
 //
 // Thread safety: one thread calls push and finish, another calls pop.
 #pragma once
@@ -312,8 +312,8 @@ private:
     Queue& queue_;
 };
 
-/// Not a ring, but a limit that no ring can beat: plain stores write the items in sequence, and an index publishes them
-/// after every 256 items.
+/// Not a ring, but the limit with which rings are compared: plain stores write the items in sequence, and an index
+/// publishes them after every 256 items.
 template <std::size_t Bytes, std::uint32_t Capacity>
 class StreamLimit {
 public:

@@ -16,8 +16,8 @@
 
 namespace pollcore::bench {
 
-/// Returns the mean of the middle half. A median would be a multiple of 26, as a time stamp counter may move in steps
-/// of 26.
+/// Returns the mean of the middle half. The time stamp counter of some machines moves in steps of 26 cycles; a median
+/// would then be a multiple of 26.
 [[nodiscard]] inline double middle(std::vector<double> values) {
     std::sort(values.begin(), values.end());
     const auto begin = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 4);

@@ -1,4 +1,5 @@
-// QueuePairOptions::coalesce_signals: the order, the number and the statuses of completions are the same as without it.
+// QueuePairOptions::coalesce_signals: the order, the number and the statuses of completions are the same as without
+// this option.
 #include "fixture.hpp"
 
 namespace pollcore::testing {

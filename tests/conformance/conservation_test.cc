@@ -1,5 +1,6 @@
-// I1 under random mixes of operations with failures in between. After every turn the session's counts agree with the
-// test's own counts. After all queue pairs are closed, nothing is in flight, whatever happened to the queue pairs.
+// I1 (each accepted request ends once) under random mixes of operations with failures in between. After every turn the
+// session's counts agree with the test's own counts. After all queue pairs are closed, nothing is in flight, whatever
+// happened to the queue pairs.
 #include <map>
 #include <random>
 

@@ -1,4 +1,4 @@
-// Flow control by credits: at any pace of the receiver, no send finds it without a posted receive.
+// Flow control by credits: at any pace of the receiver, no send finds the receiver without a posted receive.
 #include <array>
 #include <cstring>
 #include <map>
@@ -124,7 +124,7 @@ TEST_F(Credits, AreRefusedWhereThePeerHasNone) {
     b = runtime.create_queue_pair(options);
     EXPECT_THROW(a.connect(b.info()), Error);
     EXPECT_THROW(b.connect(a.info()), Error);
-    // The refusals have changed neither queue pair, so both can still connect.
+    // The refusals have not changed b, which can still connect.
     QueuePair c = runtime.create_queue_pair(options);
     const QpInfo info = c.info();
     c.connect(b.info(), kNoRetries);

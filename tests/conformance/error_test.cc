@@ -1,4 +1,4 @@
-// Failures: the statuses of completions, the effect on the QP, and that every request still gets its completion.
+// Failures: the statuses of completions, the effect on the QP, and that no request is lost.
 #include "fixture.hpp"
 #include "give_way.hpp"
 

@@ -1,4 +1,4 @@
-// Asynchronous events as the application receives them. A port goes down and comes up again.
+// Asynchronous events as the application receives them, also those of a port that goes down and comes up again.
 #include <poll.h>
 
 #include <array>

@@ -30,7 +30,7 @@ public:
     /// Drops the test's notes. A test calls this if chance decides what happens, because its notes then say nothing
     /// about what works.
     void ignore() { ignored_ = true; }
-    /// Ends a test. Writes its notes into the report, unless the test failed.
+    /// Ends a test. Writes its notes into the report, unless the test failed or has called ignore().
     void end() const {
         if (ignored_ || items_.empty() || ::testing::Test::HasFailure()) {
             return;
@@ -131,7 +131,8 @@ private:
     std::map<std::tuple<QpHandle, bool, std::uint64_t>, Request> requests_;
 };
 
-/// A session whose requests and completions are noted for the test.
+/// A session that notes its requests and completions for the test. The fixture notes requests that are submitted as a
+/// batch.
 class TestSession : public Session {
 public:
     TestSession() = default;

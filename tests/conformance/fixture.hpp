@@ -1,4 +1,4 @@
-// The base of every conformance test: a runtime on the device under test, a session, and two QPs to connect.
+// The base of nearly every conformance test: a runtime on the device under test, a session, and two QPs to connect.
 //
 // The environment names the device, so that the same binary runs on each device:
 //   POLLCORE_TEST_DEVICE=soft            the software device (default); soft:rxe, soft:mlx5: with the provider's habits
@@ -6,6 +6,7 @@
 //   POLLCORE_TEST_DEVICE=verbs:mlx5_0    a device of libmlx5: a NIC, or the model of tests/mlx5_model
 //   POLLCORE_TEST_ATTACH=yes             the tests attach to a pollcored
 //   POLLCORE_TEST_POLL=plain             CQs are polled by ibv_poll_cq; extended (default): by ibv_start_poll
+//   POLLCORE_TEST_SLEEP=yes              an idle worker sleeps until a completion event comes
 // Where a device's answer differs from the specification's answer, expected() names both. The table in
 // tests/conformance/README.md lists these tests.
 #pragma once
@@ -257,7 +258,7 @@ protected:
         }
         return all;
     }
-    /// Like await(), but for a session with wide completions.
+    /// Like await(), but takes wide completions, and notes nothing in Exercised.
     static std::vector<WideCompletion> await_wide(Session& from, std::size_t n) {
         std::vector<WideCompletion> all;
         const auto deadline = std::chrono::steady_clock::now() + kPatience;

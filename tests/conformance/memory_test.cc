@@ -1,4 +1,4 @@
-// Memory regions: who owns the memory, and when a region may be deregistered.
+// Memory regions: who owns the memory, which access a region gives, and when it may be deregistered.
 #include <cstdlib>
 #include <functional>
 #include <string>

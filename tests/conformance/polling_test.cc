@@ -1,4 +1,5 @@
-// The worker polls each CQ by the verbs that the configuration names. The results are the same by either way.
+// The worker polls CQs by the verbs that the configuration names, except CQs with time stamps, which it always polls by
+// ibv_start_poll. The results are the same by either way.
 #include <mutex>
 #include <set>
 

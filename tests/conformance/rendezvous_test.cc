@@ -1,4 +1,4 @@
-// Messages that are longer than the receiver's buffers. The receiver reads them from the sender's memory.
+// Messages that are longer than the receives of the receiver. The receiver reads them from the sender's memory.
 #include <thread>
 
 #include "message_stream.hpp"

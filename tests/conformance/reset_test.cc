@@ -18,7 +18,7 @@ protected:
         b.connect(info_a, path);
     }
 
-    /// Sends messages in both directions, so that both receive queues and both send queues have worked.
+    /// Sends and writes from a to b, and reads by b, so that both send queues and b's receive queue have worked.
     void expect_traffic(std::uint64_t tag) {
         fill(local, static_cast<unsigned>(tag));
         submit(recv(tag, 64));
@@ -59,8 +59,8 @@ TEST_F(Reset, FromErrorLeadsToANewConnection) {
     Exercised::get().note("queue pairs", "reset");
 }
 
-// After a failure the worker expects a completion even of each unsignaled request. This must end with the reset: it
-// must not hold for the next connection of the queue pair.
+// After a failure the worker expects a completion of each request, even of an unsignaled one. After the reset the
+// worker must not expect this any more.
 TEST_F(Reset, AFailureBeforeItIsNotHeldAgainstWhatComesAfterIt) {
     connect_pair();
     break_connection();

@@ -1,5 +1,6 @@
-// Everything may be closed in any order and from any state, while work is in flight. No queue pair is cut short: each
-// waits for its work in flight. All accepted work is accounted for on every session that still exists.
+// Everything may be closed in any order and from any state, while work is in flight. Unless the device falls silent, no
+// queue pair is cut short: each waits for its work in flight. All accepted work is accounted for on every session that
+// still exists.
 #include <algorithm>
 #include <functional>
 #include <future>
@@ -93,7 +94,7 @@ struct Client {
     std::uint64_t completed = 0;
 };
 
-/// Two queue pairs that both clients post to, and all other objects that can be closed.
+/// Two queue pairs that both clients post to, and the other objects that the test closes.
 class Scene {
 public:
     static constexpr std::size_t kParts = 8;

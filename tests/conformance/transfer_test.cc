@@ -1,4 +1,5 @@
-// Data that arrives: every opcode, many lengths, several SGEs, immediates, and the order of messages.
+// Data that arrives: sends, writes, reads and atomics, many lengths, several SGEs, immediates, and the order of
+// messages.
 #include <algorithm>
 
 #include "fixture.hpp"

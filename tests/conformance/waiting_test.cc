@@ -152,8 +152,8 @@ TEST_F(Waiting, AnApplicationSleepsUntilACompletionComes) {
 
     constexpr std::uint64_t kMessages = 20;
     std::atomic<std::uint64_t> asked{0};
-    // The session belongs to this thread alone. This thread must not use submit(), because submit() takes notes, which
-    // belong to the main thread.
+    // The session `near` belongs to the thread `sender` alone. This thread must not use submit(), because submit()
+    // takes notes, which belong to the main thread.
     std::thread sender([&] {
         Session& own = near;
         for (std::uint64_t tag = 1; tag <= kMessages; ++tag) {
@@ -294,7 +294,7 @@ TEST_F(Waiting, AnApplicationThatSleepsIsWokenByItsCompletionAlone) {
 }
 
 // Messages go back and forth between two sleeping threads, through sleeping workers. The pauses between messages are
-// about as long as falling asleep takes. If a wake-up is lost, the test ends and prints what each thread was doing.
+// about as long as falling asleep takes. If a wake-up is lost, the test ends and prints what each worker was doing.
 TEST_F(Waiting, NoWakeUpIsLostInARace) {
     const char* const seconds = std::getenv("POLLCORE_RACE_SECONDS");
     const auto until =

@@ -132,7 +132,7 @@ TEST_P(Faults, AResetThatTheDeviceRefusesLeavesTheQueuePairInError) {
     EXPECT_EQ(await_one().status, Status::success);
 }
 
-// The injected call fails with EIO. A lost device returns this error from every call.
+// The injected call fails with EIO, as calls on a lost device do. But this device is not lost.
 TEST_P(Faults, AQueuePairThatDoesNotGoToErrorIsResetAsItIs) {
     connect_pair();
     submit(recv(1, 64));

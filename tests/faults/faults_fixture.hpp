@@ -42,8 +42,8 @@ protected:
         EXPECT_EQ(static_cast<int>(completion.status), status);
         EXPECT_EQ(status_text(completion.status), ibv_wc_status_str(verbs));
         EXPECT_TRUE(status_name(completion.status).starts_with("IBV_WC_"));
-        // The device leaves garbage in all other fields. The values that are checked here come from the runtime itself
-        // (I6).
+        // In a failed completion most fields of the device hold garbage. So the values that the next three lines check
+        // come from the runtime itself (I6).
         EXPECT_EQ(completion.opcode, opcode);
         EXPECT_EQ(completion.from_recv_queue(), opcode == CompletionOpcode::recv);
         EXPECT_EQ(completion.byte_len, 0u);

@@ -1,4 +1,4 @@
-// Completion queues that are lost by an overrun or by a failed poll. No more completions come from a lost CQ.
+// Completion queues that are lost by an overrun or by a failed poll. The runtime gives a lost CQ up.
 #include <map>
 #include <optional>
 
@@ -156,7 +156,7 @@ TEST_P(LostCq, ByAPollThatFailsInTheMiddleOfABatchLosesNoCompletion) {
 }
 
 // Bug found by the simulation: a queue pair still answered after its windows had ended. Its peer was told that a
-// window's key was wrong, and one of its receives failed.
+// window's key was wrong, and one of the queue pair's receives failed.
 TEST_P(LostCq, HasItsQueuePairsInErrorBeforeTheyAreDestroyed) {
     connect_pair();
     const std::uint64_t before = device.faults_met(Kind::modify);

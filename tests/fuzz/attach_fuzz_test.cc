@@ -1,6 +1,6 @@
-// Sends arbitrary messages, as an attached process could, to a server in this process. The server must answer each
-// message or hang up, and it must keep nothing that the sender has created. POLLCORE_FUZZ_SECONDS sets the duration. If
-// a test fails, it prints its seed.
+// Sends arbitrary messages, as an attached process could, to a server in this process. The server's answers must be
+// well-formed. After the sender has hung up, the server must keep nothing that the sender has created.
+// POLLCORE_FUZZ_SECONDS sets the duration. If a test fails, it prints its seed.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>

@@ -1,8 +1,8 @@
 // Submits random work requests, and random bytes in place of work requests. Nothing may crash, no request may be lost,
-// and a well-behaved session must not notice any of it.
+// and a well-behaved session must still be served.
 //
 //   POLLCORE_FUZZ_SECONDS   how long each test goes on (2)
-//   POLLCORE_FUZZ_SEED      to repeat a run; it is printed at the start
+//   POLLCORE_FUZZ_SEED      to repeat a run; each test prints its seed at the start
 #include <array>
 #include <chrono>
 #include <cstdlib>

@@ -38,7 +38,7 @@ protected:
         options.qkey = type == QpType::ud ? kQkey : 0;
         return options;
     }
-    /// Connects a with b, and c with d. Tests cause no faults on c and d.
+    /// Connects a with b, and c with d. Tests plan faults only for a and b.
     void connect_two_pairs(const QueuePairOptions& options, const PathAttributes& path = {}) {
         end_pairs();
         connect_pair(options, path);

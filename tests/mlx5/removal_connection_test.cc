@@ -36,7 +36,7 @@ TEST_F(Removal, WhileConnectionsAreMadeEndsThem) {
                     request->accept(accepted.back());
                 }
             } catch (const Error&) {
-                // The device was unplugged in the middle of a connection attempt. The caller's call fails, too.
+                // The device was unplugged in the middle of a connection attempt. Then the caller's call also fails.
             }
             if (accepted.size() > 20) {
                 accepted.clear();

@@ -72,7 +72,7 @@ TEST_F(Removal, WhileIdleRefusesWhatIsAskedOfTheDevice) {
     expect_others_go_on();
 }
 
-// Each atomic that was carried out has a CQE, and the runtime delivers it.
+// Each atomic that was carried out has a CQE, and the runtime delivers its completion.
 TEST_F(Removal, UnderTrafficDeliversWhatWasDone) {
     std::set<std::uint64_t> outstanding;
     std::uint64_t tag = 0;

@@ -16,7 +16,7 @@ namespace {
 constexpr std::chrono::seconds kPatience{60};  // only ends a test that hangs
 
 TEST(SendQueueLinesTest, TheNextRequestIsWrittenThere) {
-    (void)mlx5_config();  // throws if the model is missing, and reports what is missing
+    (void)mlx5_config();  // if the model is missing, says so and ends the program
     SteppedWorld world({.open = [] { return VerbsDevice::open("mlx5_0", 1); }});
     world.add_session();
     world.add_cq();

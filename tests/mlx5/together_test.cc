@@ -1,4 +1,4 @@
-// Causes all faults of the HCA at random, and checks that each request ends exactly once.
+// Causes errors, losses, repetitions and CQ overruns at random, and checks that each request ends exactly once.
 #include <map>
 #include <random>
 

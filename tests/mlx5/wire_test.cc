@@ -1,5 +1,5 @@
 // Tests a wire that loses requests, loses answers or repeats requests, and a port that goes down. Each request is
-// carried out once, or completes with retry_exc_err because no answer came.
+// carried out once, or the sender's connection ends with retry_exc_err because no answer came.
 #include <atomic>
 #include <thread>
 

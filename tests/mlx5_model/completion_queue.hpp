@@ -31,9 +31,9 @@ public:
     /// Most payload bytes that a CQE can hold, instead of the receiver's memory.
     [[nodiscard]] std::uint32_t scatter_max() const noexcept { return memory_.entry_size == 128 ? 64 : 32; }
 
-    /// Writes `cqe` to the queue and sets the owner bit and the solicited bit. Also sets the time, unless the CQE
-    /// reports an error. `payload` goes into the CQE if `bytes` is more than 0. If the CQ is full, drops the CQE, and
-    /// calls lose().
+    /// Writes `cqe` to the queue with the owner bit and, if `solicited`, the solicited bit. Does nothing if the CQ is
+    /// lost. Also sets the time, unless the CQE reports an error. `payload` goes into the CQE if `bytes` is more than
+    /// 0. If the CQ is full, drops the CQE, and calls lose().
     void write(mlx5_cqe64 cqe, const void* payload, std::uint32_t bytes, bool solicited, std::uint64_t now_ns);
     /// Puts the CQ into the state that an overrun causes, and raises IBV_EVENT_CQ_ERR.
     void lose();

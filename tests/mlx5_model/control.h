@@ -10,11 +10,11 @@ extern "C" {
 #endif
 
 /* Sets what runs the NIC: "hand", "poll" or "thread". "poll" has no effect on a CQ if all CQs of its context were made
-   at the pace "hand". */
+   at the pace "hand", and none on ibv_start_poll() of a CQ that was made at this pace. */
 void mlx5_model_set_pace(const char* pace);
-/* Each queue pair carries out at most `most` sends. Returns how many sends ended. */
+/* Each queue pair carries out at most `most` sends. Then armed CQs report events. Returns how many sends ended. */
 int mlx5_model_step(int most);
-/* Carries out at most `most` sends of one queue pair and touches nothing else. Returns how many ended. */
+/* Carries out at most `most` sends of one queue pair. No CQ reports an event. Returns how many sends ended. */
 int mlx5_model_serve(uint32_t qpn, int most);
 
 void mlx5_model_set_port(const char* device, int up);

@@ -1,4 +1,4 @@
-// The files under /dev/infiniband that the model replaces, and the sysfs tree that leads the libraries to these files.
+// The files under /dev/infiniband that the model replaces.
 #pragma once
 
 #include <sys/types.h>
@@ -7,7 +7,7 @@
 
 namespace mlx5_model {
 
-// These numbers are from the kernel's Documentation/admin-guide/devices.txt.
+// The major numbers are from the kernel's Documentation/admin-guide/devices.txt.
 inline constexpr unsigned kUverbsMajor = 231;
 inline constexpr unsigned kMiscMajor = 10;
 inline constexpr unsigned kRdmaCmMinor = 58;

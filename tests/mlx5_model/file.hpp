@@ -9,8 +9,8 @@
 
 namespace mlx5_model {
 
-/// The calls on one descriptor, as the kernel's driver would answer them. Each returns 0 or more, or -errno.
-/// Any thread may call; each file has its own lock.
+/// The calls on one descriptor, as the kernel's driver would answer them. Each returns 0 or more, or -errno. Any thread
+/// may call: the files lock what they use.
 class File {
 public:
     virtual ~File() = default;
@@ -19,8 +19,8 @@ public:
     virtual long ioctl(unsigned long request, void* argument);
     virtual long read(void* to, std::size_t size);
     virtual long write(const void* from, std::size_t size);
-    /// Called when the descriptor was closed: releases everything that was made through the descriptor, as the kernel
-    /// does. No other call follows.
+    /// Called when the program closes the descriptor: releases everything that was made through the descriptor, as the
+    /// kernel does. No other call follows.
     virtual void closed() {}
 };
 

@@ -1,5 +1,5 @@
-// Queues of records that a program reads one by one from a descriptor of the kernel: the events of completion channels,
-// of devices, and of rdma_cm.
+// Queues of records that a program reads one by one from a descriptor of the kernel: the events of completion channels
+// and of devices.
 #pragma once
 
 #include <atomic>
@@ -21,8 +21,8 @@ inline Reported none_reported() {
     return std::make_shared<std::atomic<std::uint32_t>>(0);
 }
 
-/// The descriptor is an eventfd that is readable as long as there are records, so the kernel itself implements poll(2)
-/// and the descriptor's flags.
+/// The descriptor is an eventfd that is readable as long as there are records, and after end(). So the kernel itself
+/// implements poll(2) and the descriptor's flags.
 class EventQueue : public File {
 public:
     using Record = std::vector<std::uint8_t>;
@@ -41,7 +41,8 @@ public:
     /// Drops the unread records of one object, and returns their number.
     std::size_t forget(const Reported& reported);
     void forget_all();
-    /// From now on a read of an empty queue fails with EIO, as after the removal of a device.
+    /// From now on the queue takes no record, and a read of the empty queue fails with EIO, as after the removal of a
+    /// device.
     void end();
     /// Takes the next record. Waits for it unless the descriptor has O_NONBLOCK. Returns 0 or -errno.
     long take(Record& record);

@@ -56,7 +56,7 @@ public:
     void drop(UverbsFile* file) { std::erase(files_, file); }
     /// If the state changes, raises an event in each open file.
     void set_port(bool up);
-    /// Unplugs the device: each open file gets an event, and answers with EIO from now on.
+    /// Unplugs the device, also from rdma_cm: each open file gets an event, and answers with EIO from now on.
     void remove();
     /// Also updates the counters in sysfs.
     void count_rnr_nak();
@@ -82,7 +82,8 @@ enum class Pace : std::uint8_t {
 /// `name` is "hand", "poll" or "thread". Aborts on any other name.
 Pace pace_of(std::string_view name);
 
-/// All devices of this process. Every access to them requires `lock`.
+/// All devices of this process. Callers hold `lock`, except for hca(), hcas(), knows(), pace(), and where a comment
+/// says otherwise.
 class Fabric {
 public:
     /// Made by the first call and never destroyed: a process may close descriptors until its very end.
@@ -105,12 +106,13 @@ public:
     /// Each queue pair carries out at most `most` sends. Then armed CQs put events into their channels. Returns the
     /// number of sends that ended. Call with the lock held.
     int step(int most);
-    /// Carries out at most `most` sends of one queue pair and touches nothing else. Returns the number of sends that
-    /// ended.
+    /// Carries out at most `most` sends of one queue pair. No CQ puts an event into its channel. Returns the number of
+    /// sends that ended.
     int serve(std::uint32_t qpn, int most);
 
     [[nodiscard]] Pace pace() const noexcept { return pace_.load(std::memory_order_relaxed); }
     /// MLX5_MODEL=hand, poll or thread in the environment sets the initial pace. Without MLX5_MODEL it is by_polls.
+    /// Call without the lock.
     void set_pace(Pace pace);
     /// Call after a file was opened, without the lock. Starts the thread if the pace is by_thread.
     void opened();

@@ -44,7 +44,7 @@ public:
     [[nodiscard]] std::optional<PlannedError> next_receive_error(std::uint32_t qpn) {
         return next(receive_errors_, qpn);
     }
-    /// Drops all plans for a queue pair, because another queue pair may get its number.
+    /// Drops all plans for a queue pair, which is being destroyed.
     void forget(std::uint32_t qpn);
 
 private:

@@ -283,8 +283,9 @@ void SendQueue::read(std::uint16_t posted) {
             wqe.length());
 }
 
-// A doorbell writes the first 8 bytes of the last WQE. With BlueFlame, it writes the whole WQE. libmlx5 alternates
-// between two places of a page, so a page holds only the last two doorbells of all its queue pairs.
+// A doorbell writes the first 8 bytes of the last WQE. With BlueFlame, it writes the whole WQE. A page has two
+// registers for doorbells, and libmlx5 alternates between the two halves of a register. So a register holds only the
+// last two doorbells of the queue pairs that ring there.
 void SendQueue::look_for_doorbell(std::uint16_t posted) {
     if (memory_.uar == nullptr) {
         return;

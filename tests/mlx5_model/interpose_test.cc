@@ -1,4 +1,4 @@
-// Tests which calls of the C library go to the model, and that all others go to the C library.
+// Tests which calls go to the model, and that others go to the C library.
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>

@@ -1,4 +1,5 @@
-// The send WQEs that the NIC has read. Tests compare them with the requests that a program has posted.
+// The send WQEs that the NIC has carried out or flushed, while watch() is on. Tests compare them with the requests that
+// a program has posted.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,6 @@ namespace mlx5_model {
 
 class UverbsFile;
 
-/// A piece of memory and its key.
 struct DataSegment {
     std::uint32_t length = 0;
     std::uint32_t lkey = 0;

@@ -15,7 +15,6 @@ constexpr std::uint32_t kQpn = 0x123;
 constexpr std::uint32_t kBlocks = 8;
 constexpr std::size_t kBlock = 64;
 
-/// The bytes of a WQE in memory.
 class Wqe {
 public:
     explicit Wqe(std::uint8_t opcode, std::uint16_t index = 0, std::uint8_t flags = 0, std::uint32_t immediate = 0) {

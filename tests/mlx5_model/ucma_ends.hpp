@@ -1,5 +1,5 @@
 // Two descriptors of rdma_cm between which tests connect. The tests write the commands themselves, because librdmacm
-// sends no wrong commands. The tests need three devices (MLX5_MODEL_DEVICES=3), and remove the third.
+// sends no wrong commands. The tests need at least three devices (MLX5_MODEL_DEVICES), and remove the third.
 #pragma once
 
 #include <fcntl.h>

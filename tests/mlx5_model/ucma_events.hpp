@@ -59,9 +59,10 @@ public:
     void push(const CmEvent& event);
     [[nodiscard]] const CmEvent& front() const { return events_.front(); }
     void pop();
-    /// Removes the events about this identifier and returns them in their order.
+    /// Removes the events about this identifier, and the connection request for which the identifier was made. Returns
+    /// the events in their order.
     std::vector<CmEvent> take_back(const CmId& id);
-    /// Waits until there may be an event, and returns 0, -EAGAIN or -EINTR. Call without the lock.
+    /// Waits until there may be an event, and returns 0 or -errno, such as -EAGAIN. Call without the lock.
     [[nodiscard]] long wait() const;
 
 private:

@@ -1,4 +1,4 @@
-// Addresses, ports and listeners. The conversations are in ucma_talk.cc.
+// Identifiers, addresses, routes, ports, listeners and options. The conversations are in ucma_talk.cc.
 #include "ucma_fabric.hpp"
 
 #include <unistd.h>
@@ -25,7 +25,8 @@ constexpr std::uint32_t kFlowLabelMask = 0xfffff;
 constexpr std::uint8_t kPathLifeTime = 18;
 constexpr std::uint64_t kServiceSpaceMask = ~std::uint64_t{0xffff};
 
-/// The port space of an identifier. In an InfiniBand address the service ID contains it.
+/// The port space of an identifier. Returns 0 if the source is an InfiniBand address whose service ID contains none
+/// that the identifier may have.
 std::uint16_t space_of(const CmId& id) {
     if (id.source.family() != AF_IB) {
         return id.space;

@@ -20,7 +20,6 @@
 
 namespace mlx5_model {
 
-/// The path of a route.
 struct CmPath {
     std::uint32_t flow_label = 0;
     std::uint8_t traffic_class = 0;
@@ -28,7 +27,6 @@ struct CmPath {
 };
 
 struct CmId {
-    /// The states of an identifier.
     enum class State { idle, bound, address_resolved, route_resolved, connecting, disconnected, listening };
     /// The states of the identifier's conversation with another identifier. The messages are those of the InfiniBand
     /// architecture, volume 1, chapter 12.
@@ -87,7 +85,7 @@ struct CmId {
     std::uint8_t rnr_retry_count = 0;
 };
 
-/// Callers hold the lock. Each call returns 0 or -errno, unless its comment says otherwise.
+/// Callers hold the lock. A function that returns a long returns 0 or -errno.
 class CmFabric {
 public:
     static CmFabric& instance();
@@ -153,7 +151,6 @@ private:
     std::mt19937 random_{std::random_device{}()};
 };
 
-/// The hop limit of RoCE routes.
 inline constexpr std::uint8_t kHopLimit = 64;
 inline constexpr std::uint8_t kSgidIndex = 1;  ///< RoCE v2
 inline constexpr std::uint8_t kPort = 1;

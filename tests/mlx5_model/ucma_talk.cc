@@ -70,7 +70,7 @@ ib_uverbs_ah_attr address_vector(const CmId& id) {
 }
 
 // The timeout covers a packet's way there and back and the delay of the other end. Both times are given as exponents of
-// two. The exponent of their sum is about the greater exponent, or one more if both are equal.
+// two. The exponent of their sum is about the greater exponent, or one more if the two differ by at most one.
 std::uint8_t ack_timeout(std::uint8_t life_time) {
     const unsigned there_and_back = life_time + 1u;
     const unsigned timeout = there_and_back >= kAckDelay ? there_and_back + (kAckDelay + 1u >= there_and_back ? 1 : 0)
@@ -457,7 +457,7 @@ void CmFabric::hear_left(CmId& id) {
     }
 }
 
-// Called before the identifier is destroyed, so that its peer does not wait for it.
+// Called before the identifier is destroyed, and when its device is removed, so that its peer does not wait for it.
 void CmFabric::leave(CmId& id) {
     CmId* const to = id.peer;
     switch (id.talk) {

@@ -35,8 +35,8 @@ public:
     void raise(ibv_event_type type, std::uint64_t element, const Reported& reported);
     void forget(const Reported& reported);
     void raise_srq_limit(const SharedReceiveQueue& srq);
-    /// Drops the unread events of the channels; unread asynchronous events can still be read. All later reads of event
-    /// queues fail with EIO.
+    /// Drops the unread events of the channels; unread asynchronous events can still be read. Reads of an empty event
+    /// queue then fail with EIO.
     void end_events();
 
 private:

@@ -18,7 +18,6 @@
 namespace mlx5_model {
 namespace {
 
-/// A command built by hand.
 class Command {
 public:
     Command(std::uint16_t object, std::uint16_t method) : bytes_(sizeof(ib_uverbs_ioctl_hdr)) {

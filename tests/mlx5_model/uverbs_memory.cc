@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::uint32_t kRemoteWriting = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 
-// Whether this memory is mapped. The kernel cannot pin memory that is not mapped. msync(2) fails on such memory, and
-// has no effect on mapped memory of this kind.
+// Whether this memory is mapped. The kernel cannot pin memory that is not mapped. msync(2) fails on such memory; with
+// MS_ASYNC it has no effect on mapped memory.
 bool mapped(std::uint64_t start, std::uint64_t length) {
     const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
     const std::uint64_t first = start / page * page;

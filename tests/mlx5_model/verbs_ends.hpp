@@ -234,7 +234,6 @@ public:
         ibv_recv_wr* bad = nullptr;
         return srq != nullptr ? ibv_post_srq_recv(srq.get(), &request, &bad) : ibv_post_recv(qp.get(), &request, &bad);
     }
-    /// Polls for one completion.
     static std::optional<ibv_wc> poll(const Cq& cq) {
         ibv_wc completion{};
         return ibv_poll_cq(cq.get(), 1, &completion) == 1 ? std::optional(completion) : std::nullopt;
@@ -294,7 +293,6 @@ inline ibv_send_wr atomic_on(End& to, std::size_t offset, std::uint64_t compare_
     return request;
 }
 
-/// Two connected ends.
 struct Pair {
     explicit Pair(const Options& options = {}, const Path& path = {}) : here(options), there(options) {
         connect(here, there, path);

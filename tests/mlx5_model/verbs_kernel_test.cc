@@ -274,7 +274,7 @@ public:
     long ioctl(unsigned long, void*) override { return -EIO; }
 };
 
-// Acts like a crash of the process: nothing is destroyed, the descriptors are closed.
+// Acts like a crash of the process: nothing is destroyed, and the device's descriptor is closed.
 TEST(Kernel, AClosedDeviceKeepsNothing) {
     for (const bool srq : {false, true}) {
         {

@@ -1,4 +1,4 @@
-// Tests every operation through libibverbs: the bytes, and each field of the completions.
+// Tests the operations through libibverbs: the bytes that arrive, and the fields of the completions.
 #include <endian.h>
 
 #include <array>

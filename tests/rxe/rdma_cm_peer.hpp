@@ -1,4 +1,4 @@
-// One end of the connections in these tests: a device, a connector, and queue pairs, each with its own buffer.
+// One end of the connections in these tests: a device, a connector, queue pairs, and one buffer for all of them.
 #pragma once
 
 #include <poll.h>

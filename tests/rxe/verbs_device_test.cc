@@ -233,7 +233,7 @@ TEST_F(VerbsQueuePairTest, MemoryThatCannotBeRegisteredIsRefused) {
                                                         IBV_ACCESS_REMOTE_WRITE);
                      }),
                      "local write"));
-    // The first page of the address space is never mapped.
+    // Nothing is mapped at this low address.
     const Error error = error_of([&] {
         (void)device_->register_memory(pd_.get(), reinterpret_cast<void*>(4096), 4096, 0x7654'3000,
                                        IBV_ACCESS_LOCAL_WRITE);

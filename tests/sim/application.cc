@@ -68,7 +68,8 @@ void Application::run() {
     ended_ = true;
 }
 
-// Sleeps until the session has news, at most for `most_ns`. Does not sleep if the session cannot be armed.
+// Sleeps until the session has news, the application is to close or a queue pair has a new life, at most for `most_ns`.
+// Does not sleep if arm() fails. After a sleep, the next call polls instead.
 void Application::rest(std::uint64_t most_ns) {
     if (news_) {
         if (world_.scheduler.steps() >= no_poll_until_) {
@@ -313,7 +314,8 @@ bool Application::sends_rest(std::uint32_t but_with) const noexcept {
     });
 }
 
-// Closing the session completes all requests in flight. No request may remain afterwards.
+// Closing the session completes all requests in flight. No request may remain afterwards, unless the provider keeps the
+// queue pair (kKept).
 void Application::finish() {
     session_.close();
     closed_ = true;

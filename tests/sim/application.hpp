@@ -20,7 +20,6 @@ class World;
 struct Channel;
 struct SharedReceives;
 
-/// How an application behaves.
 struct Shape {
     const char* name = "";
     std::uint32_t window = 8;      ///< most sends in flight on a queue pair

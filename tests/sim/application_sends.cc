@@ -283,7 +283,7 @@ bool Application::submit(Use& use, const Request& request, const WorkRequest& wo
     return true;
 }
 
-// A refusal is right only if the limit that it names has really been reached.
+// A refusal is right only if the reason that it names exists.
 void Application::on_refusal(Use& use, const End& end, const Request& request, Refusal refusal) {
     const Channel& channel = *use.channel;
     if (refusal != std::exchange(use.refusal, refusal)) {

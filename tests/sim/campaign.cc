@@ -182,7 +182,7 @@ void try_history(const HistoryOptions& options, Report& report) {
     note_end(status, report);
 }
 
-/// Takes away troubles and steps, one after the other, as long as the history still breaks the same invariant.
+/// Tries the history without each trouble, and with fewer steps. Keeps a change if the same invariant still breaks.
 HistoryOptions shrink(HistoryOptions options, Report& report) {
     try_history(options, report);
     const std::string invariant = report.invariant;
@@ -284,8 +284,8 @@ int run_campaign(const Campaign& campaign) {
     for (std::uint32_t job = 0; job < campaign.jobs; ++job) {
         reports.push_back(std::make_unique<SharedReport>());
     }
-    // Some troubles meet some states only once in ten thousand histories. A complete campaign runs longer, until every
-    // trouble has met every state that can_meet() allows.
+    // Some troubles meet some states only once in ten thousand histories. A complete campaign goes on until every
+    // trouble has met every state that can_meet() allows, up to kPatience times as many histories.
     constexpr std::uint64_t kPatience = 8;
     const auto wanted = [&](std::uint64_t i) {
         return i < campaign.seeds ||

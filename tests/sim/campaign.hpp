@@ -28,7 +28,8 @@ struct Campaign {
     bool complete = false;  ///< every trouble must meet queue pairs in every state that can_meet() allows
 };
 
-/// Returns the exit code: 0 when all invariants held; 1 when one did not, after printing the shrunk history.
+/// Returns the exit code: 1 if an invariant did not hold, or if `complete` is set and a trouble has missed a state;
+/// otherwise 0. Prints the shrunk history of a failure, unless `found` is set.
 [[nodiscard]] int run_campaign(const Campaign& campaign);
 
 /// Prints the seed, the trace's digest and the number of steps of each history. Every process prints the same lines.

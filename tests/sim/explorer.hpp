@@ -1,9 +1,9 @@
 // Explores every order in which a few threads can take turns, run by run.
 //
-// Threads are fibers. A thread gives its turn back at each schedule point of the code that it runs, and when it waits.
-// If several threads can have the next turn, the explorer chooses one. A run is defined by these choices. The next run
-// repeats the previous run, but changes the last choice that has an untried thread. If the threads are deterministic,
-// every possible run is made.
+// Threads are fibers. A thread gives its turn back when it waits, and at each schedule point of the code that it runs,
+// except SchedulePoint::take and release. If several threads can have the next turn, the explorer chooses one. A run is
+// defined by these choices. The next run repeats the previous run, but changes the last choice that has an untried
+// thread. If the threads are deterministic, every possible run is made.
 #pragma once
 
 #include <cstdint>

@@ -191,7 +191,7 @@ TEST_F(Interleavings, OfAMessageLoseNoWakeUp) {
     RecordProperty("runs", std::to_string(runs));
 }
 
-// All interleavings would take hours; three preemptions are more than any bug of this kind needs.
+// All interleavings would take hours, so this test makes only those with at most three preemptions.
 TEST_F(Interleavings, OfASubmissionAndAMessageLoseNoWakeUp) {
     const std::uint64_t runs = all(
         [this](Scene& here) {
@@ -229,7 +229,7 @@ TEST_F(Interleavings, OfACommandLoseNoWakeUp) {
     RecordProperty("runs", std::to_string(runs));
 }
 
-// The exploration finds each of the planted bugs that lose a wake-up. The random simulation looks for them, too.
+// The exploration finds these planted bugs, each of which loses a wake-up. The random simulation looks for them, too.
 TEST_F(Interleavings, FindWhatLosesAWakeUp) {
     for (const Bug bug : {Bug::no_last_look, Bug::late_word, Bug::careless_sleeper}) {
         plant(bug);

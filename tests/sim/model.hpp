@@ -1,10 +1,10 @@
 // The expected result of each work request, computed from the submitted requests and the planned troubles.
 //
-// The model knows the rules of reliable connections from the specification and from the project's design. It shares no
-// code with the runtime, only the public records. A check that fails throws Violation.
+// The model knows the rules from the specification and from the project's design. It shares only the public headers
+// with the runtime. A check that fails throws Violation.
 //
-// A life of a queue pair ends when the queue pair is closed or reset. Each life is an End, connected to an End of the
-// peer.
+// A life of a queue pair ends when the queue pair is closed or reset. Each life is an End. If the queue pair is
+// connected, its End is connected to an End of the peer.
 #pragma once
 
 #include <cstddef>
@@ -46,14 +46,13 @@ enum Excuse : std::uint32_t {
     kModifyFails = 1u << 13,  ///< a change of the QP's state may fail half-way and put the QP into error
 };
 
-/// The excuses in words.
 [[nodiscard]] std::string causes(std::uint32_t excuses);
 
 /// A mistake that the application makes in a request.
 enum class Defect : std::uint8_t {
     none,
     local_key,   ///< the lkey names no memory region
-    remote_key,  ///< the rkey names no memory region
+    remote_key,  ///< the rkey gives no access, or none any more
     too_long,    ///< a message longer than the receives of the peer
 };
 
@@ -68,7 +67,7 @@ struct Request {
     std::uint32_t length = 0;
     std::uint32_t imm = 0;
     std::uint64_t pattern = 0;    ///< pattern of the request's bytes, if it has any
-    std::byte* local = nullptr;   ///< receives and reads: the buffer that takes the bytes
+    std::byte* local = nullptr;   ///< the buffer here: target of receives and reads, source of sends and writes
     std::byte* remote = nullptr;  ///< writes: the target in the peer's memory
     std::uint64_t add = 0;
     std::uint32_t slot = 0;        ///< used only by the application
@@ -99,7 +98,7 @@ struct Datagram {
     bool with_imm = false;
     std::uint64_t pattern = 0;
     std::uint64_t room = 0;  ///< number of receives certainly posted before the datagram was sent, including taken ones
-    bool lost = false;       ///< may be lost: the request has failed, or the receiver's life has ended
+    bool lost = false;       ///< may be lost: the request has failed, or its address handle or its receiver's life ends
 };
 
 /// The requests of one session on a send queue. Several sessions may post to one queue; the worker decides the order
@@ -161,8 +160,9 @@ class Model {
 public:
     explicit Model(Trace& trace) : trace_(trace) {}
 
-    /// A packet was lost, or will be. Requests survive the loss, with one exception: the lost packet may be the answer
-    /// to a request that cannot succeed. The peer is then in error, and does not answer the repeated request.
+    /// A packet was lost, or will be. Datagrams may be lost with their packet. Requests on connections survive the
+    /// loss, with one exception: the lost packet may be the answer to a request that cannot succeed. The peer is then
+    /// in error, and does not answer the repeated request.
     bool packets_lost = false;
     /// A packet was late, or will be, so the packets of one sender may arrive in another order.
     bool packets_late = false;
@@ -201,7 +201,7 @@ public:
     /// Call when the lane completes nothing more: the remaining requests must be unsignaled, and have succeeded.
     /// Returns how many stay in flight for ever because the provider keeps the queue pair.
     std::size_t over(End& end, std::size_t lane, const OnRetired& on_retired);
-    /// True if every message that must arrive was found, or if a failed receive or an excuse explains its absence.
+    /// True if every message that must arrive was found, or if a failed receive or an excuse explains why it was not.
     [[nodiscard]] bool rests(const End& end) const;
     /// Call after both ends have had enough time. Throws unless rests().
     void at_rest(const End& end) const;

@@ -193,7 +193,7 @@ bool Scheduler::step() {
     pass_time();
     Thread* thread = choose();
     if (thread == nullptr) {
-        return true;  // all threads sleep; only time has passed
+        return true;  // all threads sleep or are delayed; only time has passed
     }
     if (delay_odds_ != 0 && random_.one_in(delay_odds_)) {
         thread->off_until_step = steps_ + random_.between(2, 60);

@@ -26,7 +26,8 @@ public:
     /// Makes a thread. It begins to run at its first turn.
     void start(std::string name, std::function<void()> body);
 
-    /// Gives one turn to one thread. Returns false if no thread is left. Rethrows an exception that a thread throws.
+    /// Gives one turn to one thread, unless all threads sleep. Returns false if no thread is left. Rethrows an
+    /// exception that a thread throws.
     bool step();
     [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
     [[nodiscard]] std::uint64_t now_ns() const noexcept { return now_ns_; }
@@ -37,17 +38,16 @@ public:
 
     void yield();
     void sleep(std::uint64_t ns);
-    /// Waits until done() is true or the timeout is over, and returns done(). done() is also called in other threads'
-    /// turns.
+    /// Waits until done() is true or the timeout is over, and returns done(). The scheduler also calls done(), between
+    /// the turns.
     bool wait(std::uint64_t timeout_ns, const std::function<bool()>& done);
-    /// Waits without a timeout.
     void wait(const std::function<bool()>& done) { (void)wait(kForever, done); }
     /// The turn may end here, at random.
     void point();
     /// Reports that a thread has done some work: time then passes slowly.
     void progress() noexcept { quiet_turns_ = 0; }
 
-    /// From now on all threads get equally many turns and none is delayed. All work that can end then ends.
+    /// From now on all threads are equally likely to get a turn, and none is delayed. All work that can end then ends.
     void settle() noexcept;
 
     /// The scheduler whose thread is running; null elsewhere.

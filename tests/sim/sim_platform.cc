@@ -72,7 +72,7 @@ private:
     bool ended_ = false;
 };
 
-// The thread that waits for descriptors and calls the tick function.
+// The thread that watches descriptors. It lets the control thread run their jobs and the tick function.
 class SimEventLoop final : public EventLoop {
 public:
     SimEventLoop(Scheduler& scheduler, Executor& executor, const std::string& name, std::chrono::nanoseconds period,
@@ -202,7 +202,7 @@ public:
     [[nodiscard]] int thread_id() const noexcept override { return 0; }
 
 private:
-    // More than any worker has in a history.
+    // No worker has more in a history.
     static constexpr std::uint32_t kSessionsHere = 2;
     static constexpr std::uint32_t kCqsHere = 16;
 

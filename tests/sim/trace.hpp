@@ -32,7 +32,7 @@ public:
 
     /// The last events, oldest first.
     [[nodiscard]] std::vector<std::string> last(std::size_t most) const;
-    /// Digest of all events so far.
+    /// Digest of the numbers in all events so far.
     [[nodiscard]] std::uint64_t digest() const noexcept { return digest_; }
 
 private:

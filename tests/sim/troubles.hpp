@@ -31,7 +31,7 @@ enum class Trouble : std::uint8_t {
     device_removed,
     // Troubles that the program causes
     local_key,   ///< a request with an lkey that names no memory region
-    remote_key,  ///< a request with an rkey that names no memory region
+    remote_key,  ///< a request with an rkey that gives no access, or none any more
     too_long,    ///< a message longer than the peer's receives
     reset,       ///< a queue pair is reset, and connected again
     end_way,     ///< an address handle is destroyed, and another made

@@ -146,7 +146,6 @@ void World::run() {
     }
 }
 
-// Called after every step.
 void World::check() {
     for (const auto& application : applications_) {
         application->check_figures();

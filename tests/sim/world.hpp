@@ -43,8 +43,8 @@ struct SharedReceives {
 
 /// A queue pair, as the applications that post to it see it.
 struct Channel {
-    // The memory of each life: receives, sends, the target of the peer's writes, the source of its reads, and one word
-    // for its atomics.
+    // The memory of each life: receives, sends, the target of the peer's writes, the source of the peer's reads, and
+    // one word for the peer's atomics.
     static constexpr std::uint32_t kSlotBytes = 384;
     static constexpr std::uint32_t kSlots = 12;  ///< slots of each kind; more than any queue in a history is deep
     static constexpr std::uint32_t kLives = 3;
@@ -182,7 +182,7 @@ private:
         bool lost = false;
     };
 
-    void live();  // the first thread: sets up, and causes the troubles
+    void live();  // the first thread: sets up, causes the troubles, and winds down
     void set_up();
     [[nodiscard]] std::unique_ptr<Device> open_device(Side& side, const DeviceConfig& config);
     void make_channel(std::uint32_t runtime);

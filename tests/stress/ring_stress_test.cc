@@ -1,5 +1,5 @@
-// Two threads on one ring, which use single items and batches. The test checks the order of the items and every word of
-// their payload. Each thread yields when it cannot go on, because both may have to share one core.
+// Two threads use one ring, with single items and with batches. The tests check the order of the items and their
+// payload. Each thread yields when it cannot go on, because both may have to share one core.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -67,7 +67,8 @@ std::uint64_t fill(T& slot, std::uint64_t sequence) {
     return last;
 }
 
-/// Runs the producer and the consumer in two threads. Both use all functions of their end of the ring at random.
+/// Runs the producer and the consumer in two threads. At random, the producer pushes one item or a batch, and the
+/// consumer copies an item or looks at its slot.
 template <class T>
 void run(std::uint32_t capacity, std::uint64_t start, std::uint32_t seed) {
     const std::size_t bytes = ring_bytes<T>(capacity);

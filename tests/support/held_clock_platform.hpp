@@ -21,8 +21,8 @@ namespace pollcore::test {
 /// The test's handle on the clock of a HeldClockPlatform, which the runtime owns. Any thread may use it.
 class HeldClock {
 public:
-    /// Each time that the control side reads the clock, the clock moves by `creep`, so that a second reading is later
-    /// than the first.
+    /// Each reading of the control side by now() is later by `creep` than the one before. Workers read the clock
+    /// without this creep.
     explicit HeldClock(std::chrono::nanoseconds creep = {}) : creep_(static_cast<std::uint64_t>(creep.count())) {}
 
     void advance(std::chrono::nanoseconds by) { ns_ += static_cast<std::uint64_t>(by.count()); }

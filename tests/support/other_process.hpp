@@ -84,7 +84,8 @@ inline void become_other_user() {
     }
 }
 
-/// Runs `does` as the other user in a child process. Returns the function's result, or -1 if the child was killed.
+/// Runs `does` as the other user in a child process. Returns the function's result, 99 if the child cannot become that
+/// user, or -1 if the child was killed.
 [[nodiscard]] inline int as_other_user(const std::function<int()>& does) {
     const pid_t pid = ::fork();
     if (pid == 0) {

@@ -5,8 +5,8 @@
 
 namespace pollcore::testing {
 
-/// Behaves like ibv_post_send(3) and the other post verbs. Calls `post` for each work request of the chain, up to the
-/// first one that fails or for which `refuse` is true.
+/// Behaves like ibv_post_send(3) and the other post verbs. Calls `post` for each work request of the chain. Stops at
+/// the first work request for which `refuse` is true or `post` fails.
 template <class Queue, class Wr, class Refuse>
 int post_each(int (*post)(Queue*, Wr*, Wr**), Queue* queue, Wr* chain, Wr** bad, Refuse refuse) {
     for (Wr* wr = chain; wr != nullptr; wr = wr->next) {

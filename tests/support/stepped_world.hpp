@@ -1,7 +1,7 @@
 // A worker, a software device (or another device) and sessions in one thread. The test moves each of them by hand.
 //
-// The test does the work of a runtime's control side, through the runtime's own WorkerProxy. In this world the proxy
-// steps the worker until the worker has answered. The test sets the device's clock.
+// The test does the work of a runtime's control side, through the runtime's own WorkerProxy. While a command awaits its
+// answer, the proxy steps the worker, or calls Options::wait. The test sets the device's clock.
 #pragma once
 
 #include <cstring>
@@ -86,7 +86,6 @@ public:
         [[nodiscard]] SrqHandle handle() const { return end->handle(); }
     };
 
-    /// Registered memory.
     struct Buffer {
         OwnLines<std::byte> memory;
         ibv_mr* mr = nullptr;
@@ -332,7 +331,7 @@ public:
 
     void connect(Qp& from, Qp& to, const PathAttributes& path = {});
 
-    /// Call this together with connect() if both QPs have flow control.
+    /// connect() calls this if `from` has flow control.
     void start_flow(Qp& from, const Qp& to);
 
     /// Makes two connected QPs. Adds a session or a CQ first if the world has none.
@@ -375,7 +374,7 @@ public:
         return {at_offset<void>(end.block, end.layout.submissions()), end.layout.submission_slots};
     }
 
-    /// A request that writes the first 8 bytes of a region to the address 64 bytes behind them.
+    /// A request that writes the first 8 bytes of a region to the region's byte 64.
     static WorkRequest write(std::uint64_t tag, const Qp& qp, const ibv_mr& region) {
         const auto begin = reinterpret_cast<std::uintptr_t>(region.addr);
         return {.tag = tag,

@@ -73,7 +73,7 @@ start() { # DRAIN_TIMEOUT
     await_log 'ready: 2 services'
 }
 
-end_code() { # waits until the daemon ends by itself, and prints its exit code
+end_code() { # waits until the daemon ends, and writes its exit code to $work/code
     local code=0
     wait "$daemon" || code=$?
     daemon=''

@@ -132,7 +132,7 @@ private:
 
 class Process {
 public:
-    /// Starts the program arguments[0] with the other arguments. It gets this process's environment, in which
+    /// Starts the program arguments[0] with the other arguments. The program gets this process's environment, in which
     /// `environment` adds or replaces variables. Its output goes to files in `directory`.
     Process(std::vector<std::string> arguments, const std::vector<std::string>& environment,
             const std::filesystem::path& directory)

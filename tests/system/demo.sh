@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the README's first command as a new user does. The command must work and print the expected lines, in short form
-# and with details.
+# Runs the README's first command, scripts/demo, on a finished build. The command must work and print the expected
+# lines, in short form and with details.
 #
 # With GOALS=FILE (scripts/bench) it runs the command often, and writes goals and the reached values to that file;
 # scripts/bench judges them. The first goal: on the software device, the way through a worker on another core adds at
@@ -13,9 +13,10 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 # A shared machine has bad moments, even within a run: the two CPUs do not run at the same time, or the host moves them
-# to cores further apart. So a run counts only if the round trip takes equally long before and after the run. A ratio
-# below PLAUSIBLE is left out, because it compares the operation with a round trip between other cores. Ratios a little
-# below 1 are possible, because the worker does part of the direct path's work while a cache line is on its way.
+# to cores further apart. So a run counts for the first goal only if the round trips before and after it differ by at
+# most a quarter. A ratio below PLAUSIBLE is left out, because it compares the operation with a round trip between other
+# cores. Ratios a little below 1 are possible, because the worker does part of the direct path's work while a cache line
+# is on its way.
 python3 - "$work" "${POLLCORE_BUILD:-build/release}" <<'PY'
 import json, os, subprocess, sys
 

@@ -33,7 +33,7 @@ def exported_by(library, *nm_options):
 
 
 def declared(cursor):
-    """Yields the functions that a program may call and that no header defines, except constructors and destructors."""
+    """Yields the functions that a program may call and that no header defines, except constructors, destructors and operators."""
     for child in cursor.get_children():
         if child.location.file is not None and not pathlib.Path(child.location.file.name).is_relative_to(include):
             continue

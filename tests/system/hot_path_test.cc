@@ -2,9 +2,9 @@
 // thread makes a system call, allocates, or makes a voluntary context switch. This also holds for an attached
 // application.
 //
-// A child process installs a seccomp filter on both threads. The filter kills the child on any system call, so the test
-// notices every violation. The parent checks how the child ended. The worker's thread installs its filter itself: the
-// test replaces the software device's post function for one call.
+// A child process installs a seccomp filter on both threads. The filter kills the child on any system call except
+// exit_group(2), so the test notices every violation. The parent checks how the child ended. The worker's thread
+// installs its filter itself: the test replaces the software device's post function for one call.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
@@ -348,7 +348,7 @@ TEST_F(HotPath, IsAsBareByIbvPollCq) {
 TEST_F(HotPath, IsAsBareWithThePauseInstruction) {
     EXPECT_EQ(run(IdlePolicy::pause, Sabotage::none), kClean);
 }
-// The worker sleeps before the first request, so it has armed its CQs. Events of these CQs must not cause system calls.
+// The worker may sleep, so its CQs have completion channels. Events of these CQs must not cause system calls.
 TEST_F(HotPath, IsAsBareWhereTheWorkerSleepsWhenThereIsNothingToDo) {
     EXPECT_EQ(run({{IdlePolicy::spin, std::chrono::seconds(1)}, {IdlePolicy::event}}, Sabotage::none), kClean);
 }

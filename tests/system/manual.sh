@@ -14,7 +14,7 @@ step='the pages are man(7) without a fault'
 mandoc -T lint -W error "$pages"/*.1 >"$work/lint.out"
 passed
 
-# PAGE PROGRAM ARGUMENT...: checks that the page has each option and each exit code of the help.
+# PAGE PROGRAM ARGUMENT...: checks that the page has each long option and each exit code of the help.
 same_as_help() {
     local page=$1 text option count=0
     shift

@@ -64,8 +64,8 @@ struct Load {
                 pair.a.post(works[i]);
             }
             posts.push_back(ns_since(began) / kWrites);
-            // Waits until all completions are in the CQ. The poll then shows only the CPU's cost, without a wait for
-            // the device.
+            // Waits long enough for all completions to be in the CQ. The poll then shows only the CPU's cost, without a
+            // wait for the device.
             began = Clock::now();
             while (ns_since(began) < 200'000) {
             }

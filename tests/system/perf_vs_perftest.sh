@@ -3,10 +3,10 @@
 #
 #   scripts/rxe-vm tests/system/perf_vs_perftest.sh POLLPERF
 #
-# Fails if one of pollperf's paths does not work there. With GOALS=FILE (scripts/bench) it writes goals to that file,
-# with the values of each of ROUNDS rounds; scripts/bench judges them. The goals: pollperf's typical latency for send,
-# write and read is at most 1.10 times perftest's latency. With a slower pollperf, the runtime would be compared with a
-# baseline that is too slow. Rounds of the two programs take turns.
+# Fails if perftest does not work there, or one of pollperf's paths (direct, event, runtime). With GOALS=FILE
+# (scripts/bench) it writes goals to that file, with the values of each of ROUNDS rounds; scripts/bench judges them. The
+# goals: pollperf's typical latency for send, write and read is at most 1.10 times perftest's latency. With a slower
+# pollperf, the runtime would be compared with a baseline that is too slow. Rounds of the two programs take turns.
 set -euo pipefail
 
 pollperf=${1:?usage: perf_vs_perftest.sh POLLPERF}

@@ -139,7 +139,7 @@ def look_at_options(where, text):
         ours = next((word for word in words if help_of(word)), None)
         if ours is None:
             continue
-        # Another command with its own options follows such a word.
+        # After a word such as `sh` or `&&` comes another command with its own options.
         for word in words[words.index(ours) + 1:]:
             if word in ("sh", "env", "rdma", "COMMAND", "&&", "|", ";"):
                 break

@@ -5,8 +5,8 @@
 //   rping_peer CONFIG call ADDRESS PINGS      for: rping -s -a ... -C PINGS
 //
 // The protocol is that of librdmacm's examples/rping.c: each message is 16 bytes in network order, with the address,
-// rkey and size of a buffer. First the caller sends the buffer with its text. The server reads the text and tells the
-// caller to go on. Then the caller sends a second buffer. The server writes the same text there and tells the caller.
+// rkey and size of a buffer. First the caller names the buffer with its text. The server reads the text and tells the
+// caller to go on. Then the caller names a second buffer. The server writes the same text there and tells the caller.
 #include <endian.h>
 
 #include <array>

@@ -63,7 +63,7 @@ made=$work/root/run/$(of_unit RuntimeDirectory)
 passed
 
 # The daemon runs as the user nobody, who has no more rights than the unit's user, and with the unit's capabilities, in
-# the form of setpriv(1): "+cap_chown,+cap_net...".
+# the form of setpriv(1): "+net_bind_service,+chown".
 config() {
     cat >"$work/run/config.toml" <<TEXT
 [runtime]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the repository's text: how comments begin, the decisions that comments refer to, the size of runtime/README.md, and file names.
+"""Checks the repository's text: how comments begin, the decisions, hazards and invariants that comments refer to, the size of runtime/README.md, and file names.
 
 usage: words.py [ROOT]      (the folder to check; the default is this repository)
 """

@@ -1,4 +1,4 @@
-// Descriptors that other threads close. Each test passes the writing end of a pipe, and the reading end shows whether
+// Descriptors that other threads close. Most tests pass the writing end of a pipe, and the reading end shows whether
 // the writing end was closed.
 #include "base/foreign_fd.hpp"
 

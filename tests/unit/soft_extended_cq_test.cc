@@ -40,7 +40,7 @@ TEST_F(SoftExtendedCq, a_batch_goes_on_until_nothing_is_left_and_takes_each_once
         EXPECT_EQ(ibv_wc_read_qp_num(&sends), a.qp->qp_num);
         EXPECT_EQ(ibv_next_poll(&sends), id < 4 ? 0 : ENOENT);
     }
-    ibv_end_poll(&sends);  // must follow a failed ibv_next_poll too, and takes no completion then
+    ibv_end_poll(&sends);  // must follow even a failed ibv_next_poll, and then takes no completion
     EXPECT_EQ(start(sends), ENOENT);
     ASSERT_EQ(write(9), 0);
     EXPECT_WC(a.sent(), 9, IBV_WC_SUCCESS);

@@ -33,7 +33,7 @@ TEST_F(SoftProfiles, rxe_never_flushes_a_receive_that_is_posted_in_error) {
         a.move_to(IBV_QPS_ERR);
         ASSERT_EQ(a.post_recv(2, {a.sge(0, 8)}), 0);
         EXPECT_WC(a.received(), 1, IBV_WC_WR_FLUSH_ERR);
-        // With these habits, the flush of a later send does not flush the receive either.
+        // With the habits of rxe, the flush of a later send does not flush the second receive either.
         ASSERT_EQ(a.post(3, IBV_WR_RDMA_WRITE, {a.sge(0, 8)}, b.address(0), b.mr->rkey), 0);
         EXPECT_WC(a.sent(), 3, IBV_WC_WR_FLUSH_ERR);
         const auto late = a.received();

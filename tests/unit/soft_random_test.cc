@@ -139,7 +139,7 @@ private:
             ledger.sends.push_back({id, signaled});
         } else {
             ASSERT_EQ(result, ENOMEM);
-            // Unsignaled work may fill the queue, and only an error ends it. Then the test begins again.
+            // If unsignaled work fills the queue, only an error empties the queue. Then the test begins again.
             if (ledger.sends.size() >= 8)
                 end_by_force(who);
         }

@@ -1,4 +1,4 @@
-// Reliable connections of the software device: all opcodes, from both ends, without errors.
+// Reliable connections of the software device: sends, writes, reads and atomics without errors.
 #include <algorithm>
 #include <numeric>
 

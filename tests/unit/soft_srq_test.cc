@@ -10,7 +10,7 @@ class SoftSrq : public SoftPair {
 protected:
     static constexpr std::uint32_t kDepth = 8;
     static constexpr std::size_t kPairs = 3;
-    /// This message has more packets than the device takes off a link in one move.
+    /// A message of this length has more packets than the device takes off a link in one move.
     static constexpr std::uint32_t kLong = 256 * 1024;
 
     void SetUp() override {

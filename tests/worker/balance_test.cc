@@ -1,7 +1,7 @@
 // No session starves. These tests count for how many steps a quiet session waits on a worker that other sessions flood.
 //
-// Each test measures the quiet session alone, and then beside the flood. The quiet session's worst wait may grow only
-// by the bound that the test states, however long the flood's queues are.
+// All tests but the last measure the quiet session alone, and then beside the flood. The quiet session's worst wait may
+// grow only by the bound that the test states, however long the flood's queues are.
 #include <algorithm>
 #include <functional>
 

@@ -1,5 +1,5 @@
-// QueuePairOptions::coalesce_signals: the requests of a chain share the CQE of the chain's last request. An application
-// can notice this only by the time at which its completions come.
+// QueuePairOptions::coalesce_signals: the requests of a chain share the CQE of the chain's last request. While nothing
+// fails, an application can notice this only by the time at which its completions come.
 #include <array>
 #include <cstdint>
 #include <set>
@@ -170,7 +170,7 @@ TEST_P(CoalescedSignalsTest, WideCompletionsToo) {
 // context's ops, where real faults occur too.
 struct Script {
     ibv_context_ops device{};
-    std::set<std::uint64_t> refused;  // numbers of refused work requests; only those with an SGE count, from 0
+    std::set<std::uint64_t> refused;  // numbers of work requests to refuse, from 0; markers (no SGE) are not counted
     std::uint64_t posted = 0;
     bool loses = false;  // drops all completions
     bool holds = false;  // polls return no completions

@@ -8,8 +8,8 @@
 namespace pollcore::testing {
 namespace {
 
-// The scripted functions below replace the CQ's own and follow this script. Only one test at a time uses it, in one
-// thread.
+// The scripted functions below replace the CQ's own functions and follow this script. Only one test at a time uses it,
+// in one thread.
 struct PollScript {
     decltype(ibv_cq_ex::start_poll) start = nullptr;
     decltype(ibv_cq_ex::next_poll) next = nullptr;

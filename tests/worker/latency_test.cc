@@ -36,7 +36,7 @@ TEST_F(StageLatencyTest, OneRequestInManyIsCountedInEachStage) {
     EXPECT_EQ(counts(world->session().stage_latency()), (Counts{4, 4, 4}));
 }
 
-// One send in 64 is signaled. Some signaled sends must be followed, too, although the pattern of sends repeats itself.
+// One send in 64 is signaled. Some signaled sends must be followed, although the pattern of sends repeats itself.
 TEST_F(StageLatencyTest, WhatRepeatsItselfIsNotAlwaysMetInTheSamePlace) {
     make({.shares = {{0, 128, 128}}}, {.submission_slots = 256, .completion_slots = 256});
     for (std::uint64_t i = 0; i < 64 * 4096; ++i) {

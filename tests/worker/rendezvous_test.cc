@@ -215,8 +215,8 @@ TEST_F(WorkerRendezvousTest, MemoryThatThePeerMayNotReadEndsTheConnection) {
     expect_nothing_left();
 }
 
-// One end closes while a message is announced, waits for a buffer or is being read. Then the other end closes, and both
-// ends begin again.
+// One end is reset while a message is announced, waits for a buffer or is being read. Then the other end is reset, and
+// both ends begin again.
 TEST_F(WorkerRendezvousTest, WhateverIsOpenEndsWithTheConnectionAndTheNextOneBegins) {
     for (int life = 0; life < 60; ++life) {
         std::vector<Completion> held;
@@ -445,8 +445,8 @@ TEST_F(WorkerRendezvousTest, ALostCompletionEndsTheConnection) {
         const bool announcement = lost == IBV_WC_RDMA_WRITE;
         ops.poll_cq = provider_poll;
         if (announcement) {
-            // The worker grants the receives that this end posts to the peer. The completion of the write that carries
-            // a grant shows that the announcement's completion is missing.
+            // This end posts receives, and the worker grants them to the peer by a write. The completion of this write
+            // shows that the announcement's completion is missing.
             for (std::uint64_t i = 0; i < 4 && world->session(kSender).state(from[0]->handle()) == QpState::ready;
                  ++i) {
                 submit(recv(50 + i, {.qp = from[0]}), kSender);

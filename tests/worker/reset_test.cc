@@ -40,7 +40,8 @@ TEST_F(WorkerResetTest, CompletionsThatStandInTheRingComeBeforeTheFirstOfTheNewL
     EXPECT_EQ(tags, (std::vector<std::uint64_t>{1, 2, 3, 4}));
 }
 
-// An unsignaled request that follows a failure counts as lost. A failure of the life before must not have this effect.
+// After a failure, an unsignaled request without a completion counts as lost. A failure of the life before must not
+// have this effect.
 TEST_F(WorkerResetTest, AFailureIsNotHeldAgainstWhatComesAfterIt) {
     WorkRequest bad = write(1);
     bad.rkey ^= 0x5a5a;
@@ -82,7 +83,7 @@ protected:
     }
 };
 
-// The session looks for unsignaled successes only when it needs room in the send queue.
+// In this test the session looks for unsignaled successes only when it needs room in the send queue.
 TEST_F(WorkerManyLives, WhatWasNotSignaledTakesNoRoomOfALaterLife) {
     for (std::uint64_t tag = 0; tag < 7; ++tag) {
         submit(write(tag, {.flags = 0}));

@@ -55,7 +55,7 @@ TEST_F(SearchTest, WhatLeavesMeanwhileIsLeftOut) {
     const std::uint64_t second = begin();
     world->step(4);
     world->proxy.remove_session(0, true);
-    // The slot in which the searches stood now belongs to another session, whose ring is shorter.
+    // The session in whose ring the searches stood is gone. There is another session now, whose ring is empty.
     (void)world->add_session();
     EXPECT_LE(steps_until_over(first, false), 8);
     EXPECT_LE(steps_until_over(second, false), 8);

@@ -1,5 +1,6 @@
-// Ordinary requests take the fast path (worker/ordinary.hpp), and must have the same results as on the general way. The
-// tests run one random program twice, the second time without ordinary queue pairs, and compare all visible results.
+// Ordinary requests take the fast path (worker/ordinary.hpp), and must have the same results as on the general way. One
+// test runs each random program twice, the second time without ordinary queue pairs, and compares all visible results.
+// The other test compares queue pairs with and without coalesced signals.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -17,7 +18,8 @@ namespace {
 
 constexpr int kPairs = 3;
 constexpr std::uint32_t kSessions = 2;
-// Size of each half of the memory. Requests read from the first half and write to the second.
+// Size of each half of the memory. The local memory of requests is in the first half, and the remote memory in the
+// second.
 constexpr std::size_t kHalf = 4096;
 
 enum class Way { ordinary, general };
@@ -215,7 +217,8 @@ struct Seen {
     std::size_t failed = 0;
 };
 
-/// `more_steps` is the number of steps that are added to each turn, so that everything completes.
+/// `more_steps` is the number of steps that are added to each turn. With enough steps, everything completes in its
+/// turn.
 void compare(std::uint64_t seed, Side& one, Side& other, int more_steps, Seen& seen) {
     Program program(seed);
     for (int i = 0; i < 400; ++i) {

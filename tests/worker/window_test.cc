@@ -258,7 +258,7 @@ TEST_F(WorkerWindows, AWindowOrRegionStaysWhileABindThatNamesItIsInARingOrInFlig
 }
 
 TEST_F(WorkerWindows, ABindThatStandsInARingIsFoundThere) {
-    world->proxy.park(b->handle());  // while parked, the worker does not take the bind
+    world->proxy.park(b->handle());  // while b is parked, the worker does not take the bind
     submit(bind(1, next_rkey(window->mw->rkey)));
     EXPECT_TRUE(world->uses_window(window->handle()));
     EXPECT_TRUE(world->uses_key(0, 0, 12345, region));

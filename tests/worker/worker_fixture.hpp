@@ -1,7 +1,8 @@
 // A worker that the test steps by hand, and the requests that a test submits to it.
 //
-// Requests read from `source`, and write and receive into `target`. When a test makes a request, it names only the
-// properties that matter to it, as in write(7, {.flags = 0}). It may also change them before it submits the request.
+// Sends and writes take their bytes from `source`. Writes and receives put them into `target`. When a test makes a
+// request, it names only the properties that matter to it, as in write(7, {.flags = 0}). It may also change them before
+// it submits the request.
 #pragma once
 
 #include <memory>

@@ -5,8 +5,8 @@
 // engine's thread announces that it sleeps, and then looks for work. All four operations are sequentially consistent,
 // so at least one of the two threads sees what the other did (I8, H22).
 //
-// Thread safety: open() is called before anybody rings. The thread that sleeps calls expect(), answer() and rest(). Any
-// thread may call ring().
+// Thread safety: open() is called before the engine's thread sleeps. The thread that sleeps calls expect(), answer()
+// and rest(). Any thread may call ring().
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@ namespace pollcore::soft {
 
 class Doorbell {
 public:
-    /// From now on the doorbell may be rung. Throws Error.
+    /// Called before the engine's thread may sleep. Throws Error.
     void open() {
         if (fd_.valid())
             return;

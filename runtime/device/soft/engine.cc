@@ -215,7 +215,8 @@ void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t fr
     });
 }
 
-/// Returns true if a completion is lost because its CQ has no room. Then it also handles the overrun.
+/// Returns true if a completion is lost because its CQ has no room, or because the fault plan says so. Then this
+/// function also handles the overrun.
 [[gnu::cold, gnu::noinline]] bool Engine::overruns(SoftCq& cq, const SoftQp& qp) noexcept {
     if (cq.tail - cq.head != cq.capacity && !core_.faults.meet(SoftFault::Kind::overrun, qp.qp_num))
         return false;

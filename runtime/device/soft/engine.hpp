@@ -214,7 +214,8 @@ private:
     void refuse_write(SoftQp& qp, bool takes_receive) noexcept;
     [[nodiscard]] bool take_receive(SoftQp& qp) noexcept;
     [[nodiscard]] bool take_shared_receive(SoftQp& qp) noexcept;
-    /// The completion of a receive of a connected QP, made from the last packet of the message.
+    /// The completion of a receive, made from the last packet of the message. For a datagram, the caller replaces some
+    /// fields.
     [[nodiscard]] static ibv_wc received(const SoftQp& qp, const Packet& packet, ibv_wc_opcode opcode) noexcept {
         ibv_wc wc{};
         wc.opcode = opcode;

@@ -5,7 +5,7 @@
 //
 // Thread safety: any thread may call FaultPlan's functions. Engines call them under their own lock. A plan calls no
 // other code while it holds its mutex.
-// Cost: armed() is one relaxed load; everything else happens only while a fault of that kind is planned.
+// Cost: armed() is one relaxed load. While no fault of a kind is planned, posts, polls and packets do nothing else.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ namespace pollcore {
 struct SoftFault {
     enum class Kind : std::uint8_t {
         send,  ///< a request posted to a send queue is not carried out and completes with `status`
-        /// A receive completes with `status` when a message arrives for it; `nth` counts posted receives.
+        /// A receive of an RC QP completes with `status` when a message arrives for it; `nth` counts posted receives.
         receive,
         overrun,       ///< a completion finds its CQ full
         lose_packet,   ///< a packet is lost instead of arriving

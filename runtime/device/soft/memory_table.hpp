@@ -119,9 +119,9 @@ public:
     }
 
     /// Carries out a bind that was posted to `qp`. Returns false, and changes nothing, if the specification forbids the
-    /// bind (IBTA 10.6.7.2). Forbidden are a window or region of another PD, a region without IBV_ACCESS_MW_BIND, a
-    /// range that exceeds the region, remote write or atomic access to a region without local write access, and a type
-    /// 2 window that is bound already or would be empty.
+    /// bind (IBTA 10.6.7.2). Forbidden are, among others, a window or region of another PD, a region without
+    /// IBV_ACCESS_MW_BIND, a range that exceeds the region, remote write or atomic access to a region without local
+    /// write access, and a type 2 window that is bound already or would be empty.
     [[nodiscard]] bool bind(const WindowBind& bind, const ibv_qp& qp) noexcept;
     /// Ends the binding of the type 2 window with this key, for a request on `qp`. Returns false if no window with this
     /// key is bound to `qp`.

@@ -1,5 +1,5 @@
-// The software device's objects. Each is a genuine ibv_pd, ibv_mr, ibv_cq_ex, ibv_srq or ibv_qp, followed by the
-// device's own data.
+// The software device's objects. Each is a genuine ibv_pd, ibv_mr, ibv_mw, ibv_ah, ibv_cq_ex, ibv_srq or ibv_qp,
+// followed by the device's own data.
 //
 // Thread safety: a thread uses an object only under the lock of the object's engine. There are two exceptions: members
 // marked as constant do not change after creation, and the device's control mutex guards the use counts.

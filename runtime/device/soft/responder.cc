@@ -337,7 +337,7 @@ void Engine::complete_recv(SoftQp& qp, const ibv_wc& wc) noexcept {
 }
 
 /// Lets a small message wait in its CQE, like a provider whose NIC writes small messages into CQEs. The SGE is checked
-/// now; the CPU that polls copies the message. Returns false if the message does not fit, or the SGE is not allowed.
+/// now; the CPU that polls copies the message. Returns false if the message cannot wait, or the SGE is not allowed.
 [[gnu::cold, gnu::noinline]] bool Engine::hold_payload(SoftQp& qp, const RecvWqe& wqe, const Packet& packet) noexcept {
     const bool whole = (packet.flags & kFirst) != 0 && (packet.flags & kLast) != 0;
     if (!whole || packet.payload_size == 0 || packet.payload_size > SoftProfile::kPayloadInCqe || wqe.num_sge == 0)

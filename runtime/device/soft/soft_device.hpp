@@ -2,14 +2,14 @@
 //
 // Its ibv_context has its own ops, so ibv_post_send, ibv_post_recv and ibv_poll_cq of <infiniband/verbs.h> work on its
 // objects. The device is split into engines: one for each ThreadDomain, and one for objects that were made without a
-// domain. A post only enqueues work. The engine does the work when one of its CQs is polled, or in advance(). Devices
-// of one process that name the same fabric reach each other.
+// domain. A post only enqueues work. The engine does the work when one of its CQs is polled, when its channel is asked
+// for an event, or in advance(). Devices of one process that name the same fabric reach each other.
 //
-// Thread safety: any thread may call the verbs and all functions of Device. Threads that use different thread domains
-// share only the links between them.
+// Thread safety: any thread may call the verbs and all functions of Device. Engines of different thread domains
+// exchange packets only by links.
 //
-// Time: while a timer is armed, the clock is read once in many polls. It is also read for each completion that gets a
-// time stamp. advance() runs each timer exactly at its time.
+// Time: while a timer is armed, one poll in many reads the clock. The clock is also read for each time stamp of a
+// completion, and on rare occasions such as an RNR NAK. advance() runs each timer exactly at its time.
 //
 // Where the specification leaves the behaviour open, the device behaves as follows:
 //  - destroy() returns EBUSY for an object with events, asynchronous or of completions, that were taken and not
@@ -21,8 +21,9 @@
 //  - a slot of a send or receive queue becomes free when its own completion, or that of a later slot, has been polled.
 //  - a packet that waits because the peer's thread does not poll does not count as lost. While there is such a packet,
 //    acknowledgement timers start over, for up to kHostPatienceNs.
-//  - packets of UC and UD wait while the link to the other thread is full. They are lost only if there is no receive, a
-//    key is wrong, the destination is unknown or a port is down.
+//  - packets of UC and UD are not lost when the link to the other thread is full: they wait. They are lost, for
+//  example,
+//    if there is no receive, a key is wrong, the destination is unknown or a port is down.
 //  - there are no end-to-end flow-control credits: a sender learns of a missing receive by the RNR NAK.
 //  - an SRQ's receives are taken in the order in which they were posted. Each of their completions that is polled frees
 //    one slot. All QPs of an SRQ must be in the SRQ's thread domain.
@@ -96,8 +97,9 @@ public:
     /// destroyed. Raises IBV_EVENT_DEVICE_FATAL. Clears the fault plan; faults that are injected later apply to the
     /// failed device.
     void fail();
-    /// Simulates that the kernel removes the device. Like fail(), but destroying objects, arming CQs and taking events
-    /// fail with EIO, too. Objects for which destroy() was called are kept until the device is destroyed.
+    /// Simulates that the kernel removes the device. Like fail(), but destroying objects and arming CQs also fail with
+    /// EIO, and so does taking an event when none waits. Objects for which destroy() was called are kept until the
+    /// device is destroyed.
     void remove();
     [[nodiscard]] const std::string& fabric_name() const noexcept;
 

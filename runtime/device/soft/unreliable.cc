@@ -1,5 +1,5 @@
 // Unreliable connections and datagrams. They have no responses, so a send completes when its last packet has left. The
-// receiving side silently drops packets that it cannot use (IBTA 9.8.2, 9.8.3).
+// receiving side silently drops packets that it cannot use (IBTA 9.8.2, 9.8.3), except if its own receive is at fault.
 #include <arpa/inet.h>
 
 #include <algorithm>

@@ -16,8 +16,8 @@ struct SoftContext : ibv_context {
     SoftDevice* owner = nullptr;
 };
 
-/// The ops with all entries that the inline functions of <infiniband/verbs.h> call. A verb that the device does not
-/// have returns EOPNOTSUPP.
+/// The ops that the inline functions of <infiniband/verbs.h> call. Other inline verbs need an extended context. They
+/// find none, and fail.
 [[nodiscard]] ibv_context_ops verbs_ops() noexcept;
 
 /// Sets those functions of the CQ that ibv_start_poll, ibv_next_poll, ibv_end_poll and the ibv_wc_read_* call.

@@ -221,7 +221,8 @@ std::vector<GidEntry> VerbsDevice::gids() {
     if (const int error = verbs_result(ibv_query_device(context_.get(), &device_attr)); error != 0) {
         throw verbs_error(error, fmt::format("cannot ask RDMA device {} for its ports", name()));
     }
-    // The call returns the entries of all ports, so this makes room for a table as large as ours from each port.
+    // The call returns the entries of all ports. So there is room for as many entries of each port as this port may
+    // have.
     std::vector<ibv_gid_entry> table(at_least_zero(port_attr.gid_tbl_len) * device_attr.phys_port_cnt);
     const ssize_t count = ibv_query_gid_table(context_.get(), table.data(), table.size(), 0);
     if (count < 0) {
@@ -283,7 +284,7 @@ std::uint32_t VerbsDevice::probe_inline_max(ibv_pd* pd, ibv_cq* cq) {
     }
     auto fits = static_cast<std::uint32_t>(least);
     std::uint32_t refused = kInlineMax + 1;
-    std::uint32_t asked = kInlineMax;  // most devices accept this, and then one try is enough
+    std::uint32_t asked = kInlineMax;  // most devices accept this, and then no other is tried
     while (fits + 1 < refused) {
         const std::int64_t got = try_inline(asked);
         if (got < 0) {

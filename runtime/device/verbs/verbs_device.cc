@@ -127,7 +127,7 @@ ibv_cq* VerbsDevice::create_extended_cq(const CqOptions& options) {
     return make();
 }
 
-// ibv_poll_cq always takes the provider's lock (H6). So only an extended CQ is made in a thread domain.
+// ibv_poll_cq takes the provider's lock even in a thread domain (H6). So only an extended CQ is made in one.
 ibv_cq* VerbsDevice::create_cq(const CqOptions& options) {
     if (options.cqe < 1) {
         throw Error(EINVAL, fmt::format("a completion queue on RDMA device {} needs at least 1 entry", name()));

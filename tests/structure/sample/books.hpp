@@ -13,7 +13,7 @@ struct Record {
 
 class Books {
 public:
-    void count() { ++count_; }  // its own
+    void count() { ++count_; }  // a member of its own class
     int open = 0;
     Record record;
     std::atomic<int> shown{0};

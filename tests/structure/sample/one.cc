@@ -16,7 +16,7 @@ void three();
 
 void one() {
     Local local;
-    local.value = 1;  // nobody else knows it
+    local.value = 1;  // no other file knows the class
     local.change();
     two();
 }
