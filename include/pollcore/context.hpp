@@ -15,8 +15,8 @@
 //
 // fork(): objects that the parent has made still belong to the parent. In the child, calls of these objects throw
 // Error(EPERM) at once, and their destructors do nothing. The child must not use the parent's sessions and memory. A
-// child may make an Attachment of its own. It may make a Runtime only after exec() (execve(2)), because DPDK's EAL
-// shares its memory with the child: in a child of a process that had a Runtime, making a Runtime throws Error(EPERM).
+// child may make an Attachment of its own. If the parent has had a Runtime, the child can make one only after exec()
+// (execve(2)), because DPDK's EAL shares its memory with the child. Before exec(), making one throws Error(EPERM).
 #pragma once
 
 #include <chrono>

@@ -3,15 +3,15 @@
 //
 // Thread safety: any thread may make any call. No other call may be made during close().
 //
-// The queue belongs to one session. This session submits the receives, as Opcode::srq_recv with WorkRequest::srq, and
-// gets all their completions. Completion::qp names the queue pair that took the receive, and Completion::srq names the
-// queue. Receives are taken in the order of submission and complete in any order.
+// The queue belongs to one session. Without a pool, this session submits the receives, as Opcode::srq_recv with
+// WorkRequest::srq. It gets all completions of receives. Completion::qp names the queue pair that took the receive, and
+// Completion::srq names the queue. Receives are taken in the order of submission and complete in any order.
 //
-// Who owns a buffer: the application owns it before the receive is accepted and after the receive's completion. If
-// queue pairs are closed or fail, a receive that no message took stays in the queue. It completes with
-// Status::srq_closed when the queue is closed. A receive that a queue pair had taken completes when that queue pair
-// fails. When the device is lost, all receives complete with Status::device_removed. The queue then takes no more
-// receives (stale_handle) and can only be closed.
+// Who owns a buffer: without a pool, the application owns it before the receive is accepted and after its completion.
+// If queue pairs are closed or fail, a receive that no message took stays in the queue. It completes with
+// Status::srq_closed when the queue is closed. A receive that a message had taken
+// completes when the message's queue pair fails or is closed. When the device is lost, all receives complete with
+// Status::device_removed. The queue then takes no more receives (stale_handle) and can only be closed.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ class Session;
 struct SharedReceiveQueueOptions {
     std::string device{};                  ///< name from the configuration; empty: the only device
     const ProtectionDomain* pd = nullptr;  ///< protection domain of the buffers; null: the device's default domain
-    Session* session = nullptr;            ///< the session that submits the receives and gets all their completions
+    Session* session = nullptr;            ///< submits the receives (without a pool), and gets all their completions
     std::uint32_t depth = 256;             ///< receives in flight, on all queue pairs together
     std::uint32_t sges_max = 1;            ///< SGEs of each receive
     const ReceivePool* pool = nullptr;     ///< the pool that posts the receives; null: the session posts them
@@ -65,7 +65,8 @@ public:
 
     /// Closes the queue: receives that no message took complete with Status::srq_closed. Throws Error(EBUSY), and
     /// changes nothing, while queue pairs use the queue. Closing the session closes its shared receive queues and their
-    /// queue pairs, too. The destructor closes the queue. A queue that is in use then is closed with its session.
+    /// queue pairs, too. The destructor closes the queue, too. If queue pairs still use the queue, it stays until its
+    /// session is closed.
     void close();
 
 private:

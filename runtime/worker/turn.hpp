@@ -34,8 +34,8 @@ struct WorkerOptions {
     /// Clock for requests whose latency is measured. It is read at most once in a step. If it is null, the time of the
     /// step is used.
     std::uint64_t (*clock)() noexcept = nullptr;
-    /// While requests wait for credit, the flow control writes to the peer once in this many cycles, to find out
-    /// whether the peer still exists. 0 means never.
+    /// While requests wait for credit, or an announced message is open, the flow control writes to the peer once in
+    /// this many cycles, to find out whether the peer still exists. 0 means never.
     std::uint64_t probe_cycles = 0;
 };
 
@@ -101,7 +101,7 @@ public:
     DueList<Flow> flows;  ///< flow controls that must look at memory that the peer writes, or must write to the peer
     /// queue pairs that have something to do because of an error, or that are being taken out of service
     DueList<WorkerQp> lives;
-    DueList<RingPool> rings;  ///< write rings into which messages may come; each look for work includes them
+    DueList<RingPool> rings;  ///< write rings into which messages may come; the worker looks at all of them for work
 
 private:
     std::uint64_t now_ = 0;

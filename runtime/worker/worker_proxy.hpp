@@ -7,9 +7,9 @@
 // ring, so that room remains for the other functions. If their half is full, they count this and throw
 // NoRoomForCommand. The other functions wait for room.
 //
-// Memory: after a function has sent its command, it allocates nothing, so the caller always knows whether the command
-// was carried out (D29). A worker that has no memory for a command changes nothing. Then the function that sent the
-// command throws std::bad_alloc. For a search, found() throws it.
+// Memory: a function allocates what it needs before it sends its command. A worker that has no memory for a command
+// changes nothing, and the function that sent the command throws std::bad_alloc (found() for a search). So after
+// std::bad_alloc the command was not carried out (D29).
 #pragma once
 
 #include <chrono>
@@ -75,13 +75,13 @@ public:
     }
     /// Called when the QP is in ERR. Waits until everything in flight was flushed. Returns false if the deadline came
     /// first. `deadline` is in cycles of the worker's clock. `limit` is the time until the deadline, and decides when
-    /// to log that the answer is late. `quiet` is for providers that never flush receives that reached them in ERR (H1,
-    /// D27). If only receives remain, and none has completed for `quiet` cycles, the worker stops waiting, and retire()
-    /// returns true. If `quiet` is 0, the worker waits until the deadline.
+    /// to log that the answer is late. Some providers never flush a receive that was posted in ERR (H1, D27). `quiet`
+    /// is for these providers: if only receives remain, and none has completed for `quiet` cycles, the worker stops
+    /// waiting, and retire() returns true. If `quiet` is 0, the worker waits until the deadline.
     [[nodiscard]] bool retire(QpHandle qp, std::uint64_t deadline, std::chrono::milliseconds limit,
                               std::uint32_t quiet = 0);
-    /// Begins retire() and does not wait. Returns the command's number, for retired(). If `device_lags` is true, the
-    /// device may not have the QP in ERR yet, so the worker posts nothing to the QP.
+    /// Begins retire() and does not wait. Returns the command's number, for retired(). Unlike retire(), it may
+    /// be called before the device has the QP in ERR. Then `device_lags` is true, and the worker posts nothing yet.
     [[nodiscard]] std::uint64_t begin_retiring(QpHandle qp, std::uint64_t deadline, std::uint32_t quiet,
                                                bool device_lags = false);
     [[nodiscard]] std::optional<bool> retired(std::uint64_t command);
@@ -90,7 +90,7 @@ public:
     void forget(QpHandle qp, Status leftovers = Status::qp_closed);
     /// Called when the QP is parked, was RESET, and is now in `state`. Completes the requests that remain from before
     /// the reset, and unparks the QP and its CQs. Then the QP takes requests under its new generation. `life` is the
-    /// argument of life_of().
+    /// number of the new life, for life_of().
     void renew(QpHandle qp, std::uint32_t life, QpState state = QpState::init);
     /// Called when the QP is parked and its device is lost. Completes the remaining requests, and unparks the CQs.
     /// Until forget(), the QP stays in error and belongs to the worker.
@@ -135,8 +135,8 @@ public:
     /// Called when the QP is connected and the peer's control block is known.
     void start_flow(QpHandle qp, const FlowStart& how);
     void add_pool(WorkerPool& pool);
-    /// Called when no queue uses the pool. Returns the number of slots of the session's completion ring written so far,
-    /// modulo 2^32. The pool's last completion is among these slots.
+    /// Called when no queue uses the pool. Returns how many slots the worker has written to the session's completion
+    /// ring since the session began, modulo 2^32. The pool's last completion is among these slots.
     std::uint32_t remove_pool(PoolHandle pool);
     void add_ah(const WorkerAh& ah);
     /// Called when no request in flight can name the address handle. Removes it from the worker's table.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks the manual pages against --help, the output of --version, and the completions in bash.
+# Checks three things: the manual pages say what --help says; what --version prints; what bash completes.
 set -euo pipefail
 here=$(dirname "$0")
 # shellcheck source=tests/system/steps.sh
@@ -67,7 +67,7 @@ step='bash completes subcommands, options, their values and files'
 . "$pages/pollcored"
 # shellcheck source=/dev/null
 . "$pages/pollperf"
-compopt() { :; } # bash defines compopt only during completion
+compopt() { :; } # outside completion, the builtin fails
 touch "$work/some.toml"
 completes 'lat' pollperf la
 [[ $(complete_words pollperf lat --w | tr ' ' '\n' | sort | paste -sd' ') == '--wait --warmup --worker-core' ]]

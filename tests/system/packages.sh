@@ -55,7 +55,7 @@ make_root() { # NAME: makes a bare root, with the lists of packages
     mount --bind "$cache/archives" "$work/$1/archives"
     mounted+=("$work/$1/archives")
     cp /etc/resolv.conf "$work/$1/etc/resolv.conf"
-    # Keeps downloads for the next time, and takes over this machine's settings of proxies and mirrors.
+    # Keeps downloads for the next time, and takes over this machine's settings of proxies and certificates.
     {
         printf '%s;\n' 'Dir::Cache::Archives "/archives"' 'APT::Sandbox::User "root"' 'APT::Install-Recommends "no"'
         apt-config dump | grep -E '^Acquire::(http|https|ftp|Check|Retries)' || true
@@ -228,8 +228,8 @@ apt_in control install "${dependencies[@]}"
 everything_in "$root" >"$work/after"
 everything_in control >"$work/never"
 diff "$work/never" "$work/after" >"$work/rest.out" || fail 'something is left'
-# Users and groups that packages have made stay, as is usual in Debian. Nothing else may have changed in these two
-# files.
+# As is usual in Debian, users and groups that packages made remain after a purge. No other name may have been added to
+# these two files.
 for file in passwd group; do
     cut -d : -f 1 "$work/control/etc/$file" | sort >"$work/never"
     cut -d : -f 1 "$work/$root/etc/$file" | sort | comm -13 "$work/never" - >"$work/users"
@@ -268,7 +268,7 @@ for program in client embed client-in-c cmake/attaches cmake/embeds; do
 done
 TEXT
 # The first program of the README, with the socket of the package.
-# shellcheck disable=SC2016 # a mark in the text
+# shellcheck disable=SC2016 # the backticks are Markdown's
 sed -n '/^```cpp$/,/^```$/p' "$top/README.md" | sed "/^\`\`\`/d; s|/tmp/pollcored.sock|$socket|" >"$work/$root/programs/hello.cc"
 grep -q "$socket" "$work/$root/programs/hello.cc"
 in_root "$root" sh /programs/build >"$work/build.out" 2>&1 || fail "$(tail -20 "$work/build.out")"

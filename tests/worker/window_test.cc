@@ -337,7 +337,7 @@ TEST_F(WorkerWindows, TypeOneIsBoundByItsVerbAndARefusalOfItComesAtOnce) {
     ops.bind_mw = verb;
     EXPECT_EQ(type_1.mw->rkey, next_rkey(first));
     request.bind = {type_1.handle(), region, 64};
-    submit(request);  // this bind may advance the key
+    submit(request);  // the refused bind left the key; this one advances it
     EXPECT_EQ(one().window_rkey, next_rkey(next_rkey(first)));
     EXPECT_TRUE(world->proxy.remove_window(type_1.handle()));
 }
