@@ -120,7 +120,7 @@ bool AttachedClient::answer_by_kind(const wire::Packet& packet, Handed& handed) 
     return false;
 }
 
-void AttachedClient::log_refusals() {
+void AttachedClient::log_refusals() noexcept {
     std::uint64_t slots = slots_refused_of_closed_;
     for (const auto& [id, place] : sessions_) {
         slots += runtime_.submissions_refused(id);
@@ -132,7 +132,7 @@ void AttachedClient::log_refusals() {
     slots_refused_ = slots;
     if (requests_refused_ != 0) {
         log_warning("client {} ({}): {} requests were refused, the last one since: {}", number_, who_,
-                    requests_refused_, printable(last_refusal_));
+                    requests_refused_, last_refusal_);
         requests_refused_ = 0;
     }
 }
@@ -161,7 +161,7 @@ wire::Outcome AttachedClient::refusal(const std::exception& why) noexcept {
     ++requests_refused_;
     wire::Outcome outcome;
     try {
-        last_refusal_ = why.what();
+        last_refusal_ = printable(why.what());
         const ToldError told = told_error(why);
         outcome.error = told.error;
         outcome.text = wire::ErrorText(std::string_view(told.text).substr(0, sizeof(wire::ErrorText)));

@@ -70,7 +70,7 @@ public:
     [[nodiscard]] Clock::time_point turn(int& left);
     /// Logs how many requests of the process were refused since the last call. Also logs how many submissions the
     /// workers refused: the process's own sessions should have refused them. Logs nothing if there are none.
-    void log_refusals();
+    void log_refusals() noexcept;
     /// Sends an event to the process, if it is attached and not ending. Leaves out events of a worker, and events of
     /// another process's objects.
     void tell(const Event& event);
@@ -317,7 +317,7 @@ private:
     std::vector<Later> later_;
     // Refused requests since the last log line about refusals.
     std::uint64_t requests_refused_ = 0;
-    std::string last_refusal_;
+    std::string last_refusal_;         // printable
     std::uint64_t slots_refused_ = 0;  // refused submissions up to the last call of log_refusals()
     std::uint64_t slots_refused_of_closed_ = 0;
 };

@@ -49,6 +49,14 @@ public:
             EXPECT_TRUE(completion.ok());
         }
     }
+    /// Makes a request that the daemon refuses. Then the daemon has a refusal to log when the process ends.
+    void be_refused() {
+        try {
+            (void)attachment_.listen("allocations");  // listener_ listens there
+            ADD_FAILURE() << "it was not refused";
+        } catch (const Error&) {
+        }
+    }
     void end() {
         pool_.close();
         a_.close();
@@ -90,6 +98,7 @@ public:
     }
     void make(World&) override {
         Attached attached(config_.path);
+        attached.be_refused();
         attached.end();
         done_ = true;
     }
