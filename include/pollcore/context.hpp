@@ -95,11 +95,12 @@ public:
     /// Listens at `address`: "ADDRESS:PORT" on a verbs device (port 0: any free port), a name on a software device.
     [[nodiscard]] Listener listen(const std::string& address, const std::string& device = "");
 
-    /// Returns the oldest asynchronous event, after the runtime has reacted to it. Returns nothing when no event came
-    /// within the time. At most kEventsMax events wait: the oldest are kept, and later events are only counted
-    /// (Event::lost_after, ControlCounters::events_lost). An application need not take events: nothing else depends on
-    /// them. Unlike most calls, next_event() and poll_event() do not wait for the control thread. After the runtime
-    /// was stopped, they return the events that are left, and then throw Error(ESHUTDOWN).
+    /// Returns an asynchronous event, after the runtime has reacted to it. Returns nothing when no event came within
+    /// the time. Events of connections (EventType::connect_request and those after it) are never lost. Of all other
+    /// events at most kEventsMax wait: the oldest are kept, and later events are only counted (Event::lost_after,
+    /// ControlCounters::events_lost). An application need not take events: nothing else depends on them. Unlike most
+    /// calls, next_event() and poll_event() do not wait for the control thread. After the runtime was stopped, they
+    /// return the events that are left, and then throw Error(ESHUTDOWN).
     [[nodiscard]] std::optional<Event> next_event(std::chrono::milliseconds timeout);
     /// next_event() without waiting.
     [[nodiscard]] std::optional<Event> poll_event();

@@ -1,13 +1,16 @@
-// The verbs' asynchronous events (ibv_get_async_event(3)), which a device reports without being asked.
+// Asynchronous events: those of the verbs (ibv_get_async_event(3)), and those of connections.
 //
 // The runtime takes and acknowledges each event, and reacts to it: it moves a failed queue pair to error, and completes
-// the requests of a lost device. After that, Context::next_event returns the event.
+// the requests of a lost device. After that, Context::next_event returns the event. The runtime adds events of its own,
+// for connections.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "pollcore/export.h"
 #include "pollcore/handle.hpp"
@@ -52,12 +55,41 @@ enum class EventType : std::uint8_t {
     /// In an attached process: the daemon is stopping, and no process can attach. The process has the daemon's
     /// drain_timeout to detach. Then the daemon ends the attachment, and each request in flight gets a completion.
     stopping = 129,
+
+    // Events of connections. Each queue pair and each listener keeps its own events until they are taken, so they are
+    // never lost, however many come at once. Events of an object that is destroyed are dropped.
+
+    /// Event::listener names the listener. A request may have come: call Listener::next_request without waiting, until
+    /// it returns nothing. A new listener has this event at once.
+    connect_request = 130,
+    /// QueuePair::begin_connect or ConnectionRequest::begin_accept has ended: the queue pair is connected.
+    /// Event::private_data is what the peer's answer brought; it is empty after begin_accept.
+    established = 131,
+    /// QueuePair::begin_connect or ConnectionRequest::begin_accept has ended: there is no connection. Event::error and
+    /// Event::text say why.
+    connect_failed = 132,
+    disconnected = 133,  ///< the peer has disconnected, or QueuePair::disconnect was called; see there
+    /// The queue pair is in error, and Session::cause says why. The event may come up to a tenth of a second later. The
+    /// session's completions say it at once.
+    qp_error = 134,
+    /// QueuePair::begin_reset has ended. Event::renewed and Event::drained say how; see QueuePair::renew.
+    reset_done = 135,
+    /// QueuePair::begin_close has ended. With Event::error the queue pair is in error and can be closed again.
+    closed = 136,
 };
 inline constexpr std::size_t kVerbsEventTypes = 20;
 
 /// The verbs' name of an event type, such as "IBV_EVENT_PORT_ERR". Names of the runtime's own types begin with
 /// "POLLCORE_".
 [[nodiscard]] POLLCORE_API std::string_view event_type_name(EventType type) noexcept;
+
+/// Identifies a listener of a Context.
+struct ListenerHandle {
+    std::uint64_t number = 0;
+    std::uint32_t device = 0;
+
+    [[nodiscard]] friend constexpr auto operator<=>(const ListenerHandle&, const ListenerHandle&) noexcept = default;
+};
 
 /// One asynchronous event.
 struct Event {
@@ -70,6 +102,13 @@ struct Event {
     /// Number of events that were dropped directly after this event, because kEventsMax events were waiting, or for
     /// lack of memory. An application that finds such a gap should ask for the state of the objects that it relies on.
     std::uint64_t lost_after = 0;
+    ListenerHandle listener{};              ///< connect_request: Listener::handle()
+    int error = 0;                          ///< connect_failed, reset_done, closed: an errno value; 0 means success
+    std::string text{};                     ///< the reason of `error`, as a sentence
+    std::vector<std::byte> private_data{};  ///< established, connect_failed: see there
+    QpHandle renewed{};                     ///< reset_done: the queue pair's handle from now on
+    /// reset_done, closed: false if requests were still in flight at the time limit. The runtime then completed them.
+    bool drained = true;
 };
 
 }  // namespace pollcore

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "pollcore/event.hpp"
 #include "pollcore/export.h"
 #include "pollcore/queue_pair.hpp"
 
@@ -39,6 +40,9 @@ public:
     /// Connects `qp` to the peer and ends the request. Returns when the peer knows that it is connected. A receive may
     /// complete before this call returns, because the peer may send at once.
     void accept(QueuePair& qp, const ConnectOptions& options = {});
+    /// Begins accept() and ends the request. EventType::established or EventType::connect_failed follows for `qp`
+    /// within options.timeout, even if the peer never answers.
+    void begin_accept(QueuePair& qp, const ConnectOptions& options = {});
     /// Refuses the connection, sends `private_data` (at most kRejectPrivateDataMax bytes) and ends the request.
     void reject(const std::vector<std::byte>& private_data = {});
 
@@ -63,6 +67,8 @@ public:
 
     /// The address of this listener. If ":0" was asked for, the address has the port that was chosen.
     [[nodiscard]] const std::string& address() const noexcept { return address_; }
+    /// Event::listener of this listener's events.
+    [[nodiscard]] ListenerHandle handle() const noexcept { return {id_, device_}; }
     /// Returns the next connection request, or nothing when no request came within the time. At most
     /// kListenerBacklogMax requests wait. A waiting request whose peer gives up is dropped. Throws Error(ESHUTDOWN)
     /// when the listener was closed or the runtime stopped. In an attached process, throws Error(EDQUOT) when the

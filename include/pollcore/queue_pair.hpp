@@ -1,6 +1,12 @@
 // A queue pair, and the description of its connection.
 //
 // Thread safety: any thread may make any call. During QueuePair::reset or QueuePair::close, no other call may be made.
+//
+// Some calls wait: connect(), reset(), close(), and ConnectionRequest::accept(). Each has a form that only begins the
+// operation. The operation ends with one event (event.hpp), so that one thread can serve thousands of connections. A
+// queue pair has one such operation at a time. The destructor of a queue pair with an operation under way cancels the
+// operation, closes the queue pair, and does not wait for its end: the program then frees no buffer of requests in
+// flight before their completions have come.
 #pragma once
 
 #include <array>
@@ -23,6 +29,7 @@
 namespace pollcore {
 
 class ControlSide;
+struct Event;
 class ProtectionDomain;
 class ReceivePool;
 class Session;
@@ -209,9 +216,11 @@ public:
     [[nodiscard]] QpInfo info() const;
     /// Connects to the queue pair whose info() is `peer`.
     void connect(const QpInfo& peer, const PathAttributes& path = {});
+    /// Begins connect(). EventType::established or EventType::connect_failed follows within options.timeout.
+    void begin_connect(const std::string& address, const ConnectOptions& options = {});
     /// Moves the QP to error, which flushes the requests in flight. If the QP was connected by an address, the peer is
-    /// notified. A peer that was connected by info() is not notified: from then on the sends of an RC peer fail
-    /// (retry_exc_err), and disconnected() stays false at the peer.
+    /// notified. This call does not wait for the peer. A peer that was connected by info() is not notified: from then
+    /// on the sends of an RC peer fail (retry_exc_err), and disconnected() stays false at the peer.
     void disconnect();
     /// Whether the peer has disconnected, or disconnect() was called. New requests are then refused until reset().
     [[nodiscard]] bool disconnected() const;
@@ -232,16 +241,32 @@ public:
     /// throws and leaves the QP in error.
     bool reset();
 
+    /// Begins reset(). EventType::reset_done follows within `timeout`, or within the configuration's drain_timeout if
+    /// `timeout` is 0. Pass the event to renew().
+    void begin_reset(std::chrono::milliseconds timeout = {});
+    /// Takes the result of begin_reset() from its event: handle() is then the new handle. Returns Event::drained.
+    /// Throws Error: EINVAL if `event` is not this queue pair's reset_done, or the reason why the reset failed.
+    bool renew(const Event& event);
+
     /// Takes the QP out of service: every work request in flight gets its completion, by the device or, with status
     /// qp_closed, by the runtime. Returns false if requests were still in flight when the configuration's drain_timeout
     /// was over. The runtime then completes these requests. Their number is in the log and in
     /// WorkerCounters::cut_short, and ControlCounters::cut_short counts the queue pair. The destructor closes the QP,
     /// too. When the device refuses, throws and leaves the QP in error: it can be closed again, or reset.
     bool close();
+    /// Begins close(). EventType::closed follows within `timeout`, or within the configuration's drain_timeout if
+    /// `timeout` is 0. If the event has no error, the queue pair is gone, and this object may be destroyed.
+    void begin_close(std::chrono::milliseconds timeout = {});
+    /// Ends the operation that was begun on this queue pair; does nothing if there is none. A connection fails with
+    /// ECANCELED. A reset or close is cut short, as if its time limit were over. The operation's event follows.
+    void cancel();
 
 private:
+    friend class ConnectionRequest;
+
     std::shared_ptr<ControlSide> control_;
     QpHandle handle_{};
+    bool begun_ = false;  // an operation was begun; it may have ended
 };
 
 }  // namespace pollcore

@@ -163,10 +163,15 @@ public:
     /// Waits until there is a completion, or until a refused request may have room. There may be room when unsignaled
     /// requests were retired, or when the worker has taken requests from a full submission ring. wait() and arm()
     /// report each of these only once. Spins for SessionOptions::wait_spin, then sleeps. Returns false when the timeout
-    /// is over. Returns false at once when the session has ended and no completion is left. A timeout of max() never
+    /// is over. Also returns true after poke(). Returns false at once when the session has ended and no completion is
+    /// left. A timeout of max() never
     /// ends, and needs no timer in the kernel. This call never sleeps without SessionOptions::events. It does not sleep
     /// while the submission ring is full either, because the worker makes room within microseconds.
     [[nodiscard]] bool wait(std::chrono::nanoseconds timeout) noexcept;
+    /// Ends a wait(), or a poll() with a time limit, of the thread that uses the session: wait() returns true. If no
+    /// such call is under way, the next one ends at once. Any thread may call this, until the session is closed, moved
+    /// or destroyed. This call makes a system call if SessionOptions::events is set.
+    void poke() noexcept;
     /// A descriptor for the program's own event loop. After arm() has returned true, the descriptor becomes readable as
     /// soon as wait() might return true. It may also become readable without such a reason. Returns -1 without
     /// SessionOptions::events. The session owns the descriptor: a program may poll it, but must not read it.

@@ -26,13 +26,27 @@ wire::PrivateData packed(const std::vector<std::byte>& bytes, std::size_t most) 
     return data;
 }
 
-std::vector<std::byte> bytes_of(const wire::PrivateData& data) {
-    const std::size_t size = std::min<std::size_t>(data.size, data.bytes.size());
-    return {data.bytes.begin(), data.bytes.begin() + static_cast<std::ptrdiff_t>(size)};
-}
-
 std::uint32_t milliseconds(std::chrono::milliseconds timeout) noexcept {
     return static_cast<std::uint32_t>(std::clamp<std::chrono::milliseconds::rep>(timeout.count(), 0, UINT32_MAX));
+}
+
+wire::Connect connect_request(QpHandle handle, const std::string& address, const ConnectOptions& options) {
+    return {.handle = handle,
+            .timeout_ms = milliseconds(options.timeout),
+            .address = wire::AddressText(address),
+            .path = options.path,
+            .private_data = packed(options.private_data, kRequestPrivateDataMax)};
+}
+
+wire::Accept accept_request(std::uint32_t device, std::uint64_t request, QpHandle handle, const FlowBlock& flow,
+                            const ConnectOptions& options) {
+    return {.request = request,
+            .device = device,
+            .handle = handle,
+            .flow = flow,
+            .timeout_ms = milliseconds(options.timeout),
+            .path = options.path,
+            .private_data = packed(options.private_data, kReplyPrivateDataMax)};
 }
 
 // wire::Incoming::id when no connection request came within the time.
@@ -142,12 +156,32 @@ void AttachedState::connect(QpHandle handle, const QpInfo& peer, const PathAttri
 
 std::vector<std::byte> AttachedState::connect(QpHandle handle, const std::string& address,
                                               const ConnectOptions& options) {
-    return bytes_of(ask(wire::Connect{.handle = handle,
-                                      .timeout_ms = milliseconds(options.timeout),
-                                      .address = wire::AddressText(address),
-                                      .path = options.path,
-                                      .private_data = packed(options.private_data, kRequestPrivateDataMax)})
-                        .answered);
+    return wire::bytes_of(ask(connect_request(handle, address, options)).answered);
+}
+
+void AttachedState::begin_connect(QpHandle handle, const std::string& address, const ConnectOptions& options) {
+    (void)ask(wire::BeginConnect{.what = connect_request(handle, address, options)});
+}
+
+void AttachedState::begin_accept(std::uint32_t device, std::uint64_t request, QpHandle handle, const FlowBlock& flow,
+                                 const ConnectOptions& options) {
+    (void)ask(wire::BeginAccept{.what = accept_request(device, request, handle, flow, options)});
+}
+
+void AttachedState::begin_reset(QpHandle handle, std::chrono::milliseconds timeout) {
+    (void)ask(wire::BeginEnding{.handle = handle, .reset = 1, .timeout_of_end_ms = milliseconds(timeout)});
+}
+
+void AttachedState::begin_close(QpHandle handle, std::chrono::milliseconds timeout) {
+    (void)ask(wire::BeginEnding{.handle = handle, .reset = 0, .timeout_of_end_ms = milliseconds(timeout)});
+}
+
+void AttachedState::cancel(QpHandle handle) {
+    (void)ask(wire::Cancel{.handle = handle});
+}
+
+bool AttachedState::abandon_qp(QpHandle handle) {
+    return ask(wire::Cancel{.handle = handle, .abandon = 1}).abandoned != 0;
 }
 
 void AttachedState::disconnect(QpHandle handle) {
@@ -191,19 +225,13 @@ std::optional<IncomingConnection> AttachedState::next_request(std::uint32_t devi
     }
     return IncomingConnection{.id = incoming.id,
                               .peer = incoming.peer.string(),
-                              .private_data = bytes_of(incoming.private_data),
+                              .private_data = wire::bytes_of(incoming.private_data),
                               .flow = incoming.flow};
 }
 
 void AttachedState::accept(std::uint32_t device, std::uint64_t request, QpHandle handle, const FlowBlock& flow,
                            const ConnectOptions& options) {
-    (void)ask(wire::Accept{.request = request,
-                           .device = device,
-                           .handle = handle,
-                           .flow = flow,
-                           .timeout_ms = milliseconds(options.timeout),
-                           .path = options.path,
-                           .private_data = packed(options.private_data, kReplyPrivateDataMax)});
+    (void)ask(accept_request(device, request, handle, flow, options));
 }
 
 void AttachedState::reject(std::uint32_t device, std::uint64_t request,

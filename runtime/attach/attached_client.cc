@@ -113,6 +113,11 @@ bool AttachedClient::answer_by_kind(const wire::Packet& packet, Handed& handed) 
         case wire::Kind::worker_counters: return answer<wire::AskWorkerCounters>(packet, handed);
         case wire::Kind::control_counters: return answer<wire::AskControlCounters>(packet, handed);
         case wire::Kind::report_device: return answer<wire::AskDevice>(packet, handed);
+        case wire::Kind::begin_connect: return answer<wire::BeginConnect>(packet, handed);
+        case wire::Kind::begin_accept: return answer<wire::BeginAccept>(packet, handed);
+        case wire::Kind::begin_ending: return answer<wire::BeginEnding>(packet, handed);
+        case wire::Kind::cancel: return answer<wire::Cancel>(packet, handed);
+        case wire::Kind::next_events: return answer<wire::NextEvents>(packet, handed);
         case wire::Kind::none:
         case wire::Kind::end:
         case wire::Kind::event: break;
@@ -224,11 +229,27 @@ AttachedClient::Attempts::node_type AttachedClient::new_attempt() {
     return one.extract(one.begin());
 }
 
+namespace {
+
+ConnectOptions options_of(const auto& asked) {
+    return {.path = asked.path,
+            .private_data = unpacked(asked.private_data),
+            .timeout = std::chrono::milliseconds(asked.timeout_ms)};
+}
+
+}  // namespace
+
+const FlowBlock& AttachedClient::require_request(std::uint32_t device, std::uint64_t request) const {
+    const auto found = requests_.find({device, request});
+    if (found == requests_.end()) {
+        throw Error(EINVAL, "the connection request was answered already, or is not this process's");
+    }
+    return found->second;
+}
+
 void AttachedClient::begin(std::uint64_t id, const wire::Connect& asked) {
     (void)require_qp(asked.handle);
-    const ConnectOptions options{.path = asked.path,
-                                 .private_data = unpacked(asked.private_data),
-                                 .timeout = std::chrono::milliseconds(asked.timeout_ms)};
+    const ConnectOptions options = options_of(asked);
     const std::string address = asked.address.string();
     auto attempt = new_attempt();
     const ConnectionKey key = runtime_.begin_connect_here(asked.handle, address, options);
@@ -251,17 +272,11 @@ void AttachedClient::begin(std::uint64_t id, const wire::Connect& asked) {
 
 void AttachedClient::begin(std::uint64_t id, const wire::Accept& asked) {
     (void)require_qp(asked.handle);
-    const std::pair request(asked.device, asked.request);
-    if (!requests_.contains(request)) {
-        throw Error(EINVAL, "the connection request was answered already, or is not this process's");
-    }
-    const ConnectOptions options{.path = asked.path,
-                                 .private_data = unpacked(asked.private_data),
-                                 .timeout = std::chrono::milliseconds(asked.timeout_ms)};
+    const FlowBlock& flow = require_request(asked.device, asked.request);
+    const ConnectOptions options = options_of(asked);
     auto attempt = new_attempt();
-    const ConnectionKey key =
-        runtime_.begin_accept_here(asked.device, asked.request, asked.handle, requests_.at(request), options);
-    requests_.erase(request);
+    const ConnectionKey key = runtime_.begin_accept_here(asked.device, asked.request, asked.handle, flow, options);
+    requests_.erase({asked.device, asked.request});
     attempt.value() = key;
     attempts_.insert(std::move(attempt));
     const Clock::time_point deadline = runtime_.platform->now() + options.timeout;
@@ -304,6 +319,114 @@ void AttachedClient::begin(std::uint64_t id, const wire::NextRequest& asked) {
             return incoming;
         },
         std::chrono::milliseconds(asked.timeout_ms));
+}
+
+// ---- Operations that end with an event ----
+
+wire::Nothing AttachedClient::carry_out(const wire::BeginConnect& asked) {
+    (void)require_qp(asked.what.handle);
+    runtime_.begin_connect_here(asked.what.handle, asked.what.address.string(), options_of(asked.what),
+                                Report::by_event);
+    return {};
+}
+
+wire::Nothing AttachedClient::carry_out(const wire::BeginAccept& asked) {
+    (void)require_qp(asked.what.handle);
+    const FlowBlock& flow = require_request(asked.what.device, asked.what.request);
+    runtime_.begin_accept_here(asked.what.device, asked.what.request, asked.what.handle, flow, options_of(asked.what),
+                               Report::by_event);
+    requests_.erase({asked.what.device, asked.what.request});
+    return {};
+}
+
+wire::Nothing AttachedClient::carry_out(const wire::BeginEnding& asked) {
+    OwnQp& own = require_qp(asked.handle);
+    own.busy = true;  // until tell_of_connection(), which this call may cause
+    try {
+        runtime_.begin_ending_here(
+            asked.handle, asked.reset != 0,
+            std::chrono::milliseconds(std::min<std::uint64_t>(asked.timeout_of_end_ms, UINT32_MAX)));
+    } catch (...) {
+        own.busy = false;
+        throw;
+    }
+    return {};
+}
+
+wire::Cancelled AttachedClient::carry_out(const wire::Cancel& asked) {
+    const auto own = qps_.find(asked.handle);
+    if (own == qps_.end()) {
+        return {};  // it was closed meanwhile
+    }
+    if (asked.abandon == 0) {
+        runtime_.cancel_here(asked.handle);
+        return {};
+    }
+    events_.remove(asked.handle);
+    const bool was_busy = std::exchange(own->second.busy, true);
+    if (!runtime_.abandon_here(asked.handle)) {
+        own->second.busy = was_busy;
+        return {};
+    }
+    return {.abandoned = 1};
+}
+
+void AttachedClient::tell_of_connection(Event&& event) noexcept {
+    const auto own = qps_.find(event.qp);
+    const bool ends = event.type == EventType::closed || event.type == EventType::reset_done;
+    if (own != qps_.end() && ends) {
+        own->second.busy = false;
+        if (event.error == 0 && event.type == EventType::closed) {
+            qps_.erase(own);
+        } else if (event.error == 0) {
+            auto its = qps_.extract(own);
+            its.key() = event.renewed;
+            qps_.insert(std::move(its));
+        }
+    }
+    events_.keep(std::move(event));
+}
+
+void AttachedClient::begin(std::uint64_t id, const wire::NextEvents&) {
+    if (events_asked_) {
+        throw Error(EALREADY, "this process waits for events already");
+    }
+    later<wire::NextEvents>(
+        id,
+        [this](Clock::time_point) -> std::optional<wire::ConnectionEvents> {
+            if (events_.empty() && !first_event_) {
+                return std::nullopt;
+            }
+            events_asked_ = false;
+            return next_events();
+        },
+        std::chrono::hours(24));
+    events_asked_ = true;
+}
+
+wire::ConnectionEvents AttachedClient::next_events() {
+    wire::ConnectionEvents told;
+    while (told.count < told.events.size() && (first_event_ || !events_.empty())) {
+        Event event = first_event_ ? std::move(*first_event_) : events_.take();
+        first_event_.reset();
+        if (!event.text.empty() || !event.private_data.empty()) {
+            if (told.detailed != wire::ConnectionEvents::kMost) {
+                first_event_ = std::move(event);
+                break;
+            }
+            told.detailed = told.count;
+            told.text = wire::ErrorText(std::string_view(event.text).substr(0, sizeof(wire::ErrorText)));
+            told.private_data = packed(event.private_data);
+        }
+        told.events[told.count++] = {.type = static_cast<std::uint32_t>(event.type),
+                                     .qp = event.qp,
+                                     .renewed = event.renewed,
+                                     .error = event.error,
+                                     .drained = event.drained,
+                                     .listener_device = event.listener.device,
+                                     .listener = event.listener.number};
+    }
+    return told;
 }
 
 }  // namespace pollcore

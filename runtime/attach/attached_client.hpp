@@ -74,6 +74,9 @@ public:
     /// Sends an event to the process, if it is attached and not ending. Leaves out events of a worker, and events of
     /// another process's objects.
     void tell(const Event& event);
+    /// Keeps an event of one of the process's queue pairs or listeners, until the process asks for it. If the event
+    /// says that a queue pair is gone or has a new handle, notes that.
+    void tell_of_connection(Event&& event) noexcept;
     [[nodiscard]] bool has_session(std::uint32_t id) const noexcept { return sessions_.contains(id); }
 
     /// Begins to end all objects of the process. The turns that follow do the work. Queue pairs have `drain` to be
@@ -225,6 +228,10 @@ private:
     wire::ControlCounted carry_out(const wire::AskControlCounters& asked);
     wire::DeviceReported carry_out(const wire::AskDevice& asked);
     QpInfo carry_out(const wire::AskQpInfo& asked);
+    wire::Nothing carry_out(const wire::BeginConnect& asked);
+    wire::Nothing carry_out(const wire::BeginAccept& asked);
+    wire::Nothing carry_out(const wire::BeginEnding& asked);
+    wire::Cancelled carry_out(const wire::Cancel& asked);
 
     // Requests that are answered later.
     [[nodiscard]] static Attempts::node_type new_attempt();
@@ -235,6 +242,9 @@ private:
     void begin(std::uint64_t id, const wire::Connect& asked);
     void begin(std::uint64_t id, const wire::Accept& asked);
     void begin(std::uint64_t id, const wire::NextRequest& asked);
+    void begin(std::uint64_t id, const wire::NextEvents& asked);
+    [[nodiscard]] wire::ConnectionEvents next_events();
+    [[nodiscard]] const FlowBlock& require_request(std::uint32_t device, std::uint64_t request) const;
 
     // In attached_errands.cc: requests that are answered after an errand.
     void begin(std::uint64_t id, const wire::RegisterMemory& asked, Handed& handed);
@@ -313,7 +323,10 @@ private:
     std::map<std::pair<std::uint32_t, std::uint64_t>, Account::Held> listeners_;  // by device and number
     // Connection requests that the process has neither accepted nor rejected, by device and number.
     std::map<std::pair<std::uint32_t, std::uint64_t>, FlowBlock> requests_;
-    Attempts attempts_;  // connection attempts whose outcome the process waits for
+    ConnectionEvents events_;
+    std::optional<Event> first_event_;  // taken from events_, and goes before the others
+    bool events_asked_ = false;         // the process waits for events
+    Attempts attempts_;                 // connection attempts whose outcome the process waits for
     std::vector<Later> later_;
     // Refused requests since the last log line about refusals.
     std::uint64_t requests_refused_ = 0;

@@ -35,6 +35,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseQp& asked) {
             }
             runtime_.end_retired_here(handle, *drained);
             qps_.erase(handle);
+            events_.remove(handle);
             return wire::QpNamed{.handle = handle, .drained = *drained};
         },
         0ms);
@@ -56,6 +57,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::ResetQp& asked) {
             auto its = qps_.extract(handle);
             its.key() = renewed;
             qps_.insert(std::move(its));
+            events_.rename(handle, renewed);
             return wire::QpNamed{.handle = renewed, .drained = *drained};
         },
         0ms);
@@ -190,6 +192,7 @@ bool AttachedClient::retire_some(Retirements& ends) noexcept {
         attempt("a queue pair", [&] {
             runtime_.end_retired_here(*end, *drained);
             qps_.erase(*end);
+            events_.remove(*end);
         });
         end = ends.under_way.erase(end);
     }

@@ -202,6 +202,7 @@ wire::QpNamed AttachedClient::carry_out(const wire::CreateQp& asked) {
     MapPlace place(qps_, std::move(own));
     const QpHandle handle = runtime_.create_qp(spec);
     place.take(handle);
+    events_.add(handle);
     return {.handle = handle};
 }
 
@@ -236,11 +237,13 @@ wire::Listening AttachedClient::carry_out(const wire::Listen& asked) {
     MapPlace own(listeners_, account_->take(Thing::listener));
     const OpenedListener opened = runtime_.listen(asked.address.string(), asked.device.string());
     own.take({opened.device, opened.id});
+    events_.add(ListenerHandle{.number = opened.id, .device = opened.device});
     return {.id = opened.id, .device = opened.device, .address = wire::AddressText(opened.address)};
 }
 
 wire::Nothing AttachedClient::carry_out(const wire::StopListening& asked) {
     if (listeners_.erase({asked.device, asked.listener}) != 0) {
+        events_.remove(ListenerHandle{.number = asked.listener, .device = asked.device});
         runtime_.stop_listening(asked.device, asked.listener);
     }
     return {};

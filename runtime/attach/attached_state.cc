@@ -75,6 +75,7 @@ void AttachedState::begin(const AttachOptions& options) {
         for (std::uint32_t i = 0; i < attached_.workers; ++i) {
             worker_counters_.push_back(std::make_unique<WorkerCounters>());
         }
+        ask_for_events();
     } catch (...) {
         end_reader();
         throw;
@@ -181,6 +182,7 @@ void AttachedState::read_answers() noexcept {
         fds[1] = {.fd = listening ? socket_.get() : -1, .events = POLLIN, .revents = 0};
         {
             const std::lock_guard lock(mutex_);
+            fds[1].events |= events_unasked_ ? POLLOUT : 0;
             fds[2] = {.fd = buried_ ? -1 : daemon_.get(), .events = POLLIN, .revents = 0};
         }
         if (::poll(fds.data(), fds.size(), -1) < 0) {
@@ -209,6 +211,9 @@ void AttachedState::read_answers() noexcept {
                 lose();
             }
         }
+        if ((fds[1].revents & POLLOUT) != 0) {
+            ask_for_events();
+        }
         if (fds[2].revents != 0) {
             bury();
         }
@@ -230,6 +235,9 @@ void AttachedState::take(wire::Packet&& packet) {
         }
         return;
     }
+    if (header.kind == wire::Kind::next_events) {
+        return take_events(packet);
+    }
     const std::lock_guard lock(mutex_);
     if (const auto found = questions_.find(header.id); found != questions_.end()) {
         found->second->answer = std::move(packet);
@@ -238,6 +246,37 @@ void AttachedState::take(wire::Packet&& packet) {
     } else if (!welcomed_) {
         early_ = std::move(packet);
     }
+}
+
+void AttachedState::take_events(const wire::Packet& packet) {
+    wire::Answer<wire::ConnectionEvents> answer;
+    if (!packet.read(answer) || answer.outcome.error != 0) {
+        log_error("the daemon gives no events of connections: {}", answer.outcome.text.string());
+        return;
+    }
+    const wire::ConnectionEvents& told = answer.body;
+    for (std::size_t i = 0; i < std::min<std::size_t>(told.count, told.events.size()); ++i) {
+        const wire::ConnectionEvent& one = told.events[i];
+        Event event{.type = static_cast<EventType>(one.type), .qp = one.qp};
+        event.listener = {.number = one.listener, .device = one.listener_device};
+        event.error = one.error;
+        event.renewed = one.renewed;
+        event.drained = one.drained != 0;
+        if (i == told.detailed) {
+            event.text = told.text.string();
+            event.private_data = wire::bytes_of(told.private_data);
+        }
+        events_.keep(std::move(event));
+    }
+    ask_for_events();
+}
+
+// Does not wait for room in the socket. The reader thread tries again when there is room.
+void AttachedState::ask_for_events() noexcept {
+    const wire::Request<wire::NextEvents> request{{.kind = wire::Kind::next_events, .id = next_id()}, {}};
+    const bool sent = wire::send_packet(socket_.get(), std::as_bytes(std::span(&request, 1)), {}) != EAGAIN;
+    const std::lock_guard lock(mutex_);
+    events_unasked_ = !sent;
 }
 
 /// Call this when no more answers arrive. Wakes all threads that wait for an answer.

@@ -42,6 +42,13 @@ public:
     QpInfo info(QpHandle handle) override;
     void connect(QpHandle handle, const QpInfo& peer, const PathAttributes& path) override;
     std::vector<std::byte> connect(QpHandle handle, const std::string& address, const ConnectOptions& options) override;
+    void begin_connect(QpHandle handle, const std::string& address, const ConnectOptions& options) override;
+    void begin_accept(std::uint32_t device, std::uint64_t request, QpHandle handle, const FlowBlock& flow,
+                      const ConnectOptions& options) override;
+    void begin_reset(QpHandle handle, std::chrono::milliseconds timeout) override;
+    void begin_close(QpHandle handle, std::chrono::milliseconds timeout) override;
+    void cancel(QpHandle handle) override;
+    bool abandon_qp(QpHandle handle) override;
     void disconnect(QpHandle handle) override;
     bool disconnected(QpHandle handle) override;
     std::uint32_t qp_num(QpHandle handle) override;
@@ -121,6 +128,8 @@ private:
     void end_reader() noexcept;
     void read_answers() noexcept;
     void take(wire::Packet&& packet);
+    void take_events(const wire::Packet& packet);
+    void ask_for_events() noexcept;
     void lose() noexcept;
     void bury() noexcept;
     RegionInfo add_region(const wire::RegisterMemory& request, std::shared_ptr<HostMemory> memory, std::byte* data,
@@ -143,6 +152,7 @@ private:
     bool stopped_ = false;
     bool buried_ = false;  // the daemon is gone, and bury() has run
     std::map<std::uint64_t, Question*> questions_;
+    bool events_unasked_ = false;  // the socket had no room for the request for events of connections
     bool welcomed_ = false;
     // The daemon's answer, if the daemon refused this process before the process sent its first request.
     std::optional<wire::Packet> early_;

@@ -112,6 +112,21 @@ void Clients::event(const Event& event) {
     }
 }
 
+void Clients::connection_event(std::uint32_t client, Event&& event) noexcept {
+    if (client != 0) {
+        if (const auto found = clients_.find(client); found != clients_.end()) {
+            found->second.attached->tell_of_connection(std::move(event));
+            found->second.look_at = {};
+        }
+        return look();
+    }
+    for (auto& [number, each] : clients_) {  // the event is a listener's, which has no text and no data to copy
+        each.attached->tell_of_connection({.type = event.type, .listener = event.listener});
+        each.look_at = {};
+    }
+    look();
+}
+
 bool Clients::session_broken(std::uint32_t session) {
     for (auto& [number, client] : clients_) {
         if (client.attached->has_session(session)) {

@@ -7,11 +7,13 @@
 // attached_client.cc.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 #include "pollcore/counters.hpp"
 #include "pollcore/event.hpp"
@@ -24,7 +26,7 @@ namespace pollcore::wire {
 inline constexpr std::uint32_t kMagic = 0x61436c50;  // "PlCa"
 /// The process and the daemon need the same version. Otherwise the daemon answers with its version in the error text,
 /// and closes the connection.
-inline constexpr std::uint16_t kVersion = 4;
+inline constexpr std::uint16_t kVersion = 5;
 inline constexpr std::size_t kDescriptorsMax = 4;
 
 enum class Kind : std::uint16_t {
@@ -67,6 +69,11 @@ enum class Kind : std::uint16_t {
     worker_counters,
     control_counters,
     report_device,
+    begin_connect,
+    begin_accept,
+    begin_ending,
+    cancel,
+    next_events,
     end,            ///< the number of kinds
     event = 0x100,  ///< from the daemon, unasked
 };
@@ -214,6 +221,10 @@ struct PrivateData {
     std::uint32_t size = 0;
     std::array<std::byte, kReplyPrivateDataMax> bytes{};
 };
+[[nodiscard]] inline std::vector<std::byte> bytes_of(const PrivateData& data) {
+    const std::size_t size = std::min<std::size_t>(data.size, data.bytes.size());
+    return {data.bytes.begin(), data.bytes.begin() + static_cast<std::ptrdiff_t>(size)};
+}
 using AddressText = Text<256>;
 
 struct Connected {
@@ -486,6 +497,61 @@ struct AskDevice {
     std::uint64_t index = 0;
 };
 
+// Each of the next three begins an operation, and is answered at once. An event reports the end of the operation.
+struct BeginConnect {
+    static constexpr Kind kKind = Kind::begin_connect;
+    using Answered = Nothing;
+    Connect what;
+};
+struct BeginAccept {
+    static constexpr Kind kKind = Kind::begin_accept;
+    using Answered = Nothing;
+    Accept what;
+};
+struct BeginEnding {
+    static constexpr Kind kKind = Kind::begin_ending;
+    using Answered = Nothing;
+    QpHandle handle;
+    std::uint32_t reset = 0;  ///< else a close
+    std::uint64_t timeout_of_end_ms = 0;
+};
+struct Cancelled {
+    std::uint64_t abandoned = 0;  ///< the result of ControlSide::abandon_qp()
+};
+struct Cancel {
+    static constexpr Kind kKind = Kind::cancel;
+    using Answered = Cancelled;
+    QpHandle handle;
+    std::uint32_t abandon = 0;  ///< ControlSide::abandon_qp(), else ControlSide::cancel()
+};
+
+/// An event of a connection.
+struct ConnectionEvent {
+    std::uint32_t type = 0;
+    QpHandle qp;
+    QpHandle renewed;
+    std::int32_t error = 0;
+    std::uint32_t drained = 0;
+    std::uint32_t listener_device = 0;
+    std::uint64_t listener = 0;
+};
+/// Events of connections. At most one of them has a text or private data.
+struct ConnectionEvents {
+    static constexpr std::size_t kMost = 64;
+    std::uint32_t count = 0;
+    std::uint32_t detailed = kMost;  ///< the index of the event that `text` and `private_data` belong to
+    std::array<ConnectionEvent, kMost> events{};
+    ErrorText text;
+    PrivateData private_data;
+    std::uint32_t reserved = 0;
+};
+/// Asks for events of connections. The answer comes when there are some. A process has one such request at a time.
+struct NextEvents {
+    static constexpr Kind kKind = Kind::next_events;
+    using Answered = ConnectionEvents;
+    std::uint64_t nothing = 0;
+};
+
 /// The body of an event, which the daemon sends unasked.
 struct EventTold {
     std::uint32_t type = 0;
@@ -503,6 +569,6 @@ concept Plain = std::is_trivially_copyable_v<T>;
 /// The largest size of a message in either direction, in bytes.
 inline constexpr std::size_t kMessageMax = 4096;
 static_assert(sizeof(Request<CreateQp>) <= kMessageMax && sizeof(Answer<Held>) <= kMessageMax &&
-              sizeof(Answer<WorkerCounted>) <= kMessageMax);
+              sizeof(Answer<ConnectionEvents>) <= kMessageMax && sizeof(Answer<WorkerCounted>) <= kMessageMax);
 
 }  // namespace pollcore::wire

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/log.hpp"
+#include "base/map_place.hpp"
 #include "base/undo.hpp"
 #include "control/runtime_state.hpp"
 
@@ -39,28 +40,42 @@ ConnectingQp RuntimeState::connecting(QpSlot& qp) {
 }
 
 ConnectionKey RuntimeState::begin_connect_here(QpHandle handle, const std::string& address,
-                                               const ConnectOptions& options) {
+                                               const ConnectOptions& options, Report report) {
     require_private_data(options.private_data.size(), kRequestPrivateDataMax);
     QpSlot& qp = live_qp_slot(handle);
     require_connectable(qp);
+    require_not_ending(qp);
     if (qp.connection != 0 || qp.moved) {
         throw Error(EISCONN, fmt::format("queue pair {} is connected, or was: reset it first", qp.qp_num));
     }
-    Attempts::node_type attempt = new_attempt();
+    Attempts::node_type attempt = new_attempt(qp, report, fmt::format("connecting to {}", address), options.timeout);
+    MapPlace own(qp_of_connection_, handle.index);
     const ConnectionId id =
         devices_[qp.device]->connector->connect(address, connecting(qp), options.path, options.private_data);
     qp.connection = id;
+    own.take({qp.device, id});
     return await_outcome_here(std::move(attempt), {qp.device, id});
 }
 
 // The attempt is allocated before the connection begins, so that every connection that has begun has an attempt. At
-// first it contains the event that the waiting thread gets if the queue pair ends meanwhile.
-RuntimeState::Attempts::node_type RuntimeState::new_attempt() {
+// first it contains the event that the application gets if the queue pair ends meanwhile.
+RuntimeState::Attempts::node_type RuntimeState::new_attempt(const QpSlot& qp, Report report, std::string what,
+                                                            std::chrono::milliseconds timeout) {
     Attempts one;
-    ConnectEvent& event = one[{}].event;
-    event.kind = ConnectEvent::Kind::failed;
-    event.error = ECANCELED;
-    event.text = "the queue pair was closed or reset meanwhile, or its device lost";
+    Attempt& attempt = one[{}];
+    attempt.report = report;
+    attempt.qp = qp.handle;
+    attempt.client = with_owner(qp).client;
+    // A deadline beyond the clock's end would wrap into the past.
+    constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
+    attempt.deadline = platform->now() + std::min(timeout, kLongest);
+    attempt.what = std::move(what);
+    attempt.event.kind = ConnectEvent::Kind::failed;
+    attempt.event.error = ECANCELED;
+    attempt.event.text = "the queue pair was closed or reset meanwhile, or its device lost";
+    if (report == Report::by_event) {
+        next_expiry_ = std::min(next_expiry_, attempt.deadline);
+    }
     return one.extract(one.begin());
 }
 
@@ -72,7 +87,7 @@ ConnectionKey RuntimeState::await_outcome_here(Attempts::node_type attempt, cons
 }
 
 ConnectionKey RuntimeState::begin_accept_here(std::uint32_t device, ConnectionId request, QpHandle handle,
-                                              const FlowBlock& flow, const ConnectOptions& options) {
+                                              const FlowBlock& flow, const ConnectOptions& options, Report report) {
     require_private_data(options.private_data.size(), kReplyPrivateDataMax);
     QpSlot& qp = live_qp_slot(handle);
     if (qp.device != device) {
@@ -82,9 +97,13 @@ ConnectionKey RuntimeState::begin_accept_here(std::uint32_t device, ConnectionId
     if (qp.connection != 0 || qp.moved) {
         throw Error(EISCONN, fmt::format("queue pair {} is connected, or was: reset it first", qp.qp_num));
     }
+    require_not_ending(qp);
     require_same_flow(qp, flow.kind);
-    const ConnectionKey key = await_outcome_here(new_attempt(), {device, request});
+    Attempts::node_type attempt = new_attempt(qp, report, "accepting a connection", options.timeout);
+    MapPlace own(qp_of_connection_, handle.index);
+    const ConnectionKey key = await_outcome_here(std::move(attempt), {device, request});
     qp.connection = request;
+    own.take(key);
     qp.peer_flow = flow;
     Undo take_back([&]() noexcept {
         drop_attempt_here(key);
@@ -171,7 +190,9 @@ std::vector<std::byte> RuntimeState::conclude_here(Attempt& attempt, QpHandle ha
 // Forgets a connection that was not established. If the QP is still in INIT, it may be used for another attempt.
 void RuntimeState::fail_connection_here(QpSlot& qp) noexcept {
     qp.peer_flow = {};
+    qp.error_told = true;  // the failure of the connection tells it
     if (qp.connection != 0) {
+        qp_of_connection_.erase({qp.device, qp.connection});
         devices_[qp.device]->connector->forget(std::exchange(qp.connection, 0));
     }
     if (!qp.moved || qp.qp == nullptr) {
@@ -194,8 +215,11 @@ void RuntimeState::disconnect(QpHandle handle) {
             } catch (const Error& error) {
                 log_debug("queue pair {}: {}; it is taken down on this side", qp.qp_num, error.what());
             }
+        } else if (!qp.disconnected) {  // there is no connector that would report the end
+            tell_of_qp_here(with_owner(qp).client, {.type = EventType::disconnected, .qp = handle});
         }
         qp.disconnected = true;
+        qp.error_told = true;
         qp.moved = true;
         if (qp.qp == nullptr) {
             return;  // the queue pair is in error already, because its device was lost
@@ -212,11 +236,15 @@ void RuntimeState::forget_connection_here(QpSlot& qp) noexcept {
     }
     Connector& connector = *devices_[qp.device]->connector;
     {
-        // A thread that still waits for this connection learns that it has failed.
+        // Who still waits for this connection learns that it has failed, by the event from new_attempt(), unless the
+        // outcome is known already.
+        if (Attempts::node_type begun = take_attempt_by_event(qp); !begun.empty()) {
+            tell_outcome_here(std::move(begun.mapped()));
+        }
         const std::lock_guard lock(waiting_mutex_);
         const auto waiting = attempts_.find({qp.device, qp.connection});
         if (waiting != attempts_.end()) {
-            waiting->second.done = true;  // with the event from new_attempt(), unless the outcome is known already
+            waiting->second.done = true;
         }
     }
     tell_waiting();
@@ -225,6 +253,7 @@ void RuntimeState::forget_connection_here(QpSlot& qp) noexcept {
     } catch (const std::exception& error) {
         log_debug("disconnecting queue pair {}: {}", qp.qp_num, error.what());
     }
+    qp_of_connection_.erase({qp.device, qp.connection});
     connector.forget(std::exchange(qp.connection, 0));
 }
 
@@ -342,12 +371,8 @@ void RuntimeState::take_connect_events(DeviceSlot& device) {
 }
 
 QpSlot* RuntimeState::qp_of_connection(std::uint32_t device, ConnectionId connection) noexcept {
-    for (const auto& qp : qps_) {
-        if (qp != nullptr && qp->device == device && qp->connection == connection) {
-            return qp.get();
-        }
-    }
-    return nullptr;
+    const auto found = qp_of_connection_.find({device, connection});
+    return found != qp_of_connection_.end() ? qps_[found->second].get() : nullptr;
 }
 
 void RuntimeState::on_connect_event(DeviceSlot& device, ConnectEvent event) {
@@ -378,12 +403,7 @@ void RuntimeState::on_connect_event(DeviceSlot& device, ConnectEvent event) {
                 }
                 break;
             }
-            const std::lock_guard lock(waiting_mutex_);
-            const auto found = attempts_.find({device.index, event.connection});
-            if (found != attempts_.end()) {
-                found->second.done = true;
-                found->second.event = std::move(event);
-            }
+            end_attempt_here({device.index, event.connection}, std::move(event));
             break;
         }
         case ConnectEvent::Kind::disconnected: {
@@ -393,10 +413,13 @@ void RuntimeState::on_connect_event(DeviceSlot& device, ConnectEvent event) {
                 break;
             }
             QpSlot* qp = qp_of_connection(device.index, event.connection);
-            if (qp == nullptr || qp->disconnected) {
+            if (qp == nullptr) {
                 break;
             }
-            qp->disconnected = true;
+            tell_of_qp_here(with_owner(*qp).client, {.type = EventType::disconnected, .qp = qp->handle});
+            if (std::exchange(qp->disconnected, true)) {
+                break;  // this side has disconnected, and its QP is in error
+            }
             Transition error = to_state(IBV_QPS_ERR);
             modify_here(*qp, error.attr, error.mask, QpState::error, Status::wr_flush_err);
             break;
@@ -405,8 +428,33 @@ void RuntimeState::on_connect_event(DeviceSlot& device, ConnectEvent event) {
     tell_waiting();
 }
 
+// Keeps the outcome for the thread that waits for it, or tells it to the application by an event.
+void RuntimeState::end_attempt_here(const ConnectionKey& key, ConnectEvent&& event) {
+    Attempts::node_type begun;
+    {
+        const std::lock_guard lock(waiting_mutex_);
+        const auto found = attempts_.find(key);
+        if (found == attempts_.end()) {
+            return;
+        }
+        found->second.done = true;
+        found->second.event = std::move(event);
+        if (found->second.report == Report::by_event) {
+            begun = attempts_.extract(found);
+        }
+    }
+    if (begun.empty()) {
+        return;
+    }
+    if (QpSlot* qp = find_qp(begun.mapped().qp); qp != nullptr && !begun.mapped().established()) {
+        fail_connection_here(*qp);
+    }
+    tell_outcome_here(std::move(begun.mapped()));
+}
+
 void RuntimeState::take_request(DeviceSlot& device, ConnectEvent request) {
     const ConnectionId connection = request.connection;
+    const ListenerHandle listener{.number = request.listener, .device = device.index};
     bool waits = false;
     {
         const std::lock_guard lock(waiting_mutex_);
@@ -425,8 +473,13 @@ void RuntimeState::take_request(DeviceSlot& device, ConnectEvent request) {
         }
     }
     if (!waits) {
-        turn_away_here(device.index, connection);
+        return turn_away_here(device.index, connection);
     }
+    Event event{.type = EventType::connect_request, .listener = listener};
+    if (host_ != nullptr) {
+        host_->connection_event(0, Event(event));
+    }
+    application_events.keep(std::move(event));
 }
 
 // The peer has given up the request. If the application has taken the request already, the application's answer will

@@ -334,6 +334,7 @@ void RuntimeState::fail_qp(const ibv_qp* verbs_qp, Status cause) {
             workers_[qp->worker]->proxy->park(qp->handle);
             workers_[qp->worker]->proxy->unpark(qp->handle, QpState::error, cause);
             qp->state = QpState::error;
+            tell_of_error_here(*qp);
             return;
         }
     }
@@ -343,6 +344,11 @@ void RuntimeState::fail_qp(const ibv_qp* verbs_qp, Status cause) {
 
 void RuntimeState::take_worker_reports() {
     for (const auto& worker : workers_) {
+        worker->worker->failed_qps().take([&](std::uint16_t index) {
+            if (const auto& qp = qps_[index]; qp != nullptr && workers_[qp->worker] == worker) {
+                tell_of_error_here(*qp);
+            }
+        });
         for (const Answer& said : worker->proxy->take_unasked()) {
             try {
                 if (said.kind == AnswerKind::cq_failed) {
@@ -391,6 +397,7 @@ void RuntimeState::replace_cq(WorkerSlot& worker, std::uint32_t index) {
         }
         try {
             forget_connection_here(*qp);
+            tell_of_error_here(*qp);
             destroy_qp_here(*qp, Status::fatal_err);
         } catch (const std::exception& error) {
             log_error("queue pair of a failed completion queue: {}", error.what());

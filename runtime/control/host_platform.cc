@@ -108,12 +108,12 @@ public:
     std::uint64_t cycles_from(std::chrono::nanoseconds duration) override { return pollcore::cycles_from(duration); }
     void sleep(std::chrono::microseconds duration) override { std::this_thread::sleep_for(duration); }
     // A sleep of 20 us takes about 75 us, and a connection needs some twenty answers of its worker (D51).
-    void wait_for_worker(std::uint32_t looks) override {
-        if (looks < kQuickLooks && beside_workers_) {
-            delay_look(kBetweenQuickLooks);
-        } else {
-            sleep(std::chrono::microseconds(20));
+    bool spin_for_worker(std::uint32_t looks) override {
+        if (looks >= kQuickLooks || !beside_workers_) {
+            return false;
         }
+        delay_look(kBetweenQuickLooks);
+        return true;
     }
     bool wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, std::chrono::milliseconds timeout,
               const std::function<bool()>& done) override {

@@ -72,11 +72,18 @@ public:
     [[nodiscard]] virtual auto cycles_function() -> std::uint64_t (*)() noexcept { return nullptr; }
     [[nodiscard]] virtual std::uint64_t cycles_from(std::chrono::nanoseconds duration) = 0;
     virtual void sleep(std::chrono::microseconds duration) = 0;
-    /// For a caller that checks again and again whether a worker has done something. A worker that is not busy does it
-    /// within microseconds. This function waits between two checks. `looks` is the number of checks so far.
-    virtual void wait_for_worker(std::uint32_t looks) {
+    // For a caller that checks again and again whether a worker has done something. A worker that is not busy does it
+    // within microseconds. `looks` is the number of checks so far.
+    /// Waits between two checks.
+    void wait_for_worker(std::uint32_t looks) {
+        if (!spin_for_worker(looks)) {
+            sleep(std::chrono::microseconds(20));
+        }
+    }
+    /// Waits between two checks if that needs no sleep. Otherwise returns false at once.
+    [[nodiscard]] virtual bool spin_for_worker(std::uint32_t looks) {
         (void)looks;
-        sleep(std::chrono::microseconds(20));
+        return false;
     }
     /// Waits on `changed` until done() returns true or `timeout` is over. `lock` holds the mutex that goes with
     /// `changed`, and done() is called with the mutex held. Returns the last result of done().

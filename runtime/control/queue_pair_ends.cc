@@ -21,14 +21,20 @@ constexpr std::chrono::milliseconds kQuiet{100};
 }  // namespace
 
 bool RuntimeState::close_qp(QpHandle handle) {
-    return executor_->run(
+    QpEnding ending{.qp = handle};
+    executor_->run(
         [&] {
             if (!running_.load() || find_qp(handle) == nullptr) {
-                return true;  // the queue pair was closed with its session or the runtime
+                ending.ended = true;  // the queue pair was closed with its session or the runtime
+                return;
             }
-            return close_qp_here(handle, platform->now() + config.drain_timeout);
+            require_not_ending(qp_slot(handle));
+            ending.deadline = platform->now() + config.drain_timeout;
+            start_here(ending);
         },
         Executor::Patience::unlimited);
+    await_end(ending);
+    return ending.drained;
 }
 
 bool RuntimeState::close_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline) {
@@ -122,7 +128,7 @@ std::optional<bool> RuntimeState::retired_here(Retirement& retirement) {
         find_qp(retirement.handle)->retire_command = retirement.command;
     }
     if (qp->retire_command != retirement.command) {
-        return true;  // another call has retired the queue pair meanwhile
+        return std::nullopt;  // another call retires the queue pair, and will end it
     }
     const std::optional<bool> drained = worker.retired(retirement.command);
     if (drained == false) {
@@ -214,10 +220,14 @@ void RuntimeState::keep_in_error(QpSlot& qp, Status cause) {
 // ---- Beginning again ----
 
 std::pair<QpHandle, bool> RuntimeState::reset(QpHandle handle) {
-    return executor_->run([&] {
-        (void)live_qp_slot(handle);
-        return restart_retired_here(handle, retire_qp_here(handle, platform->now() + config.drain_timeout));
+    QpEnding ending{.reset = true, .qp = handle};
+    executor_->run([&] {
+        require_not_ending(live_qp_slot(handle));
+        ending.deadline = platform->now() + config.drain_timeout;
+        start_here(ending);
     });
+    await_end(ending);
+    return {ending.renewed, ending.drained};
 }
 
 std::pair<QpHandle, bool> RuntimeState::restart_retired_here(QpHandle handle, bool drained) {
@@ -239,6 +249,7 @@ std::pair<QpHandle, bool> RuntimeState::restart_retired_here(QpHandle handle, bo
     const bool datagram = qp.type == QpType::ud;
     const QpState state = datagram ? QpState::ready : QpState::init;
     worker.renew(handle, life, state);
+    workers_[qp.worker]->worker->failed_qps().forget(handle.index);
     renew_windows_here(qp);  // windows whose binds this queue pair did not complete
     ++qp_lives_[handle.index];
     qp.handle = renewed;
@@ -246,6 +257,7 @@ std::pair<QpHandle, bool> RuntimeState::restart_retired_here(QpHandle handle, bo
     qp.psn = psn;
     qp.moved = datagram;
     qp.disconnected = false;
+    qp.error_told = false;
     qp.last_wqe_reached = false;
     return {renewed, drained};
 }

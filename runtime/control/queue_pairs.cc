@@ -149,6 +149,7 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
                            .max_recv_sge = std::max(spec.sges_max, 1u),
                            .max_inline_data = std::max(flow.inline_bytes(spec.inline_max), own_inline)},
                    .foreign_addresses = pds_.at(slot->pd).client != 0};
+    worker.worker->failed_qps().forget(index);
     plan.handle = slot->handle;
     plan.epoch = life.epoch;
     plan.datagram = spec.type == QpType::ud;

@@ -36,6 +36,8 @@ RuntimeState::RuntimeState(const Config& wanted, std::unique_ptr<Platform> stand
     loop_ = platform->start_event_loop(*executor_, kTick, [this] {
         take_worker_reports();
         look_for_withdrawn_requests_here();
+        expire_attempts_here();
+        post_endings_here();  // if a job could not be posted for lack of memory
         count_things_here();
     });
     try {
@@ -139,6 +141,7 @@ bool RuntimeState::stop_here() {
     for (auto& qp : qps_) {
         qp.reset();
     }
+    finish_endings_here();
     for (auto& srq : srqs_) {
         srq.reset();
     }

@@ -2,6 +2,7 @@
 //
 //   runtime_state.cc      start and stop           queue_pairs.cc        making, connecting by exchanged information
 //   sessions.cc           opening and closing      queue_pair_ends.cc    closing and resetting (H1)
+//   operations.cc         operations that take time, and the events that report their ends
 //   memory.cc             domains, regions         completion_queues.cc  which CQ a queue goes to
 //   windows.cc            memory windows           connecting.cc         listeners, rdma_cm or names, their events
 //   address_handles.cc    address handles          events.cc             events of devices and reports of workers
@@ -259,6 +260,8 @@ struct QpSlot {
     ConnectionId connection = 0;
     FlowBlock peer_flow;  // from the connection request that was accepted with this queue pair
     bool disconnected = false;
+    bool ending = false;      // it is being closed or reset (QpEnding)
+    bool error_told = false;  // the application knows that it is in error, or has itself put it there
 };
 
 /// A device's index, and one of its connections.
@@ -271,6 +274,8 @@ public:
     virtual ~ClientHost() = default;
     /// An attempt to connect may have ended, or a connection request may have come.
     virtual void connections_changed() = 0;
+    /// An event of a connection: of a queue pair of process `client`, or of a listener of any process.
+    virtual void connection_event(std::uint32_t client, Event&& event) noexcept = 0;
     virtual void event(const Event& event) = 0;
     /// The session's rings contain data that a correct session never writes. Returns false if the session belongs to
     /// none of the served processes.
@@ -297,6 +302,32 @@ struct Retirement {
     std::uint64_t command = 0;  ///< number of the worker's retire command; 0: the command has not been given yet
 };
 
+/// Who learns how an operation has ended.
+enum class Report : std::uint8_t {
+    to_waiter,  ///< a thread or an attached process that waits for the outcome
+    by_event,   ///< the application, by an event
+    to_nobody,
+};
+
+/// A close or a reset of a queue pair that is under way.
+struct QpEnding {
+    bool reset = false;  ///< else a close
+    Report report = Report::to_waiter;
+    QpHandle qp{};
+    std::uint32_t client = 0;  ///< the process that owns the queue pair; 0: this process
+    std::chrono::steady_clock::time_point deadline{};
+    bool begun = false;
+    std::optional<Retirement> retirement{};  ///< not set if nothing had to be retired
+    QpEnding* next = nullptr;
+
+    // The outcome. A waiter waits for `ended_changed`, and owns the object. All others are owned by the list.
+    bool ended = false;
+    bool drained = true;
+    QpHandle renewed{};
+    std::exception_ptr failure{};
+    std::condition_variable ended_changed{};
+};
+
 class RuntimeState final : public ControlSide {
 public:
     RuntimeState(const Config& config, std::unique_ptr<Platform> platform);
@@ -314,6 +345,13 @@ public:
     QpInfo info(QpHandle handle) override;
     void connect(QpHandle handle, const QpInfo& peer, const PathAttributes& path) override;
     std::vector<std::byte> connect(QpHandle handle, const std::string& address, const ConnectOptions& options) override;
+    void begin_connect(QpHandle handle, const std::string& address, const ConnectOptions& options) override;
+    void begin_accept(std::uint32_t device, ConnectionId request, QpHandle handle, const FlowBlock& flow,
+                      const ConnectOptions& options) override;
+    void begin_reset(QpHandle handle, std::chrono::milliseconds timeout) override;
+    void begin_close(QpHandle handle, std::chrono::milliseconds timeout) override;
+    void cancel(QpHandle handle) override;
+    bool abandon_qp(QpHandle handle) override;
     void disconnect(QpHandle handle) override;
     bool disconnected(QpHandle handle) override;
     std::uint32_t qp_num(QpHandle handle) override;
@@ -395,10 +433,15 @@ public:
     [[nodiscard]] std::uint32_t choose_worker(const std::string& name) const;
     [[nodiscard]] const WorkerConfig& worker_config(std::uint32_t worker) const { return workers_[worker]->config; }
     [[nodiscard]] bool worker_sleeps(std::uint32_t worker) const { return workers_[worker]->bell.valid(); }
-    [[nodiscard]] ConnectionKey begin_connect_here(QpHandle handle, const std::string& address,
-                                                   const ConnectOptions& options);
-    [[nodiscard]] ConnectionKey begin_accept_here(std::uint32_t device, ConnectionId request, QpHandle handle,
-                                                  const FlowBlock& flow, const ConnectOptions& options);
+    ConnectionKey begin_connect_here(QpHandle handle, const std::string& address, const ConnectOptions& options,
+                                     Report report = Report::to_waiter);
+    ConnectionKey begin_accept_here(std::uint32_t device, ConnectionId request, QpHandle handle, const FlowBlock& flow,
+                                    const ConnectOptions& options, Report report = Report::to_waiter);
+    /// Begins to close or reset the queue pair; an event reports the end.
+    void begin_ending_here(QpHandle handle, bool reset, std::chrono::milliseconds timeout);
+    /// As ControlSide::cancel() and ControlSide::abandon_qp().
+    void cancel_here(QpHandle handle);
+    [[nodiscard]] bool abandon_here(QpHandle handle);
     [[nodiscard]] bool has_outcome(const ConnectionKey& key);
     /// Forgets the attempt. Called when nobody waits for its outcome.
     void drop_attempt_here(const ConnectionKey& key) noexcept;
@@ -486,9 +529,15 @@ public:
     [[nodiscard]] Device& device(const std::string& name);
 
 private:
-    // An attempt to connect, and its outcome. The thread that called connect() or accept() waits for `done`.
+    // An attempt to connect, and its outcome. With Report::to_waiter, the thread that called connect() or accept()
+    // waits for `done`.
     struct Attempt {
         bool done = false;
+        Report report = Report::to_waiter;
+        QpHandle qp;
+        std::uint32_t client = 0;                        // the process that owns the queue pair; 0: this process
+        std::chrono::steady_clock::time_point deadline;  // only with Report::by_event
+        std::string what;                                // what was begun, for messages
         ConnectEvent event;
         [[nodiscard]] bool established() const noexcept {
             return done && event.kind == ConnectEvent::Kind::established;
@@ -589,7 +638,9 @@ private:
     void take_request(DeviceSlot& device, ConnectEvent request);
     void turn_away_here(std::uint32_t device, ConnectionId request,
                         std::span<const std::byte> private_data = {}) noexcept;
-    [[nodiscard]] static Attempts::node_type new_attempt();
+    [[nodiscard]] Attempts::node_type new_attempt(const QpSlot& qp, Report report, std::string what,
+                                                  std::chrono::milliseconds timeout);
+    void end_attempt_here(const ConnectionKey& key, ConnectEvent&& event);
     [[nodiscard]] ConnectionKey await_outcome_here(Attempts::node_type attempt, const ConnectionKey& key) noexcept;
     void drop_request(DeviceSlot& device, ConnectionId request);
     void look_for_withdrawn_requests_here();
@@ -602,6 +653,24 @@ private:
     [[nodiscard]] QpSlot* qp_of_connection(std::uint32_t device, ConnectionId connection) noexcept;
     void fail_connection_here(QpSlot& qp) noexcept;
     void forget_connection_here(QpSlot& qp) noexcept;
+
+    // operations.cc
+    void tell_of_qp_here(std::uint32_t client, Event&& event) noexcept;
+    void tell_of_error_here(QpSlot& qp) noexcept;
+    void tell_outcome_here(Attempt&& attempt) noexcept;
+    [[nodiscard]] Attempts::node_type take_attempt_by_event(const QpSlot& qp) noexcept;
+    void expire_attempts_here() noexcept;
+    void await_end(QpEnding& ending);
+    [[nodiscard]] std::unique_ptr<QpEnding> new_ending(const QpSlot& qp, bool reset, Report report,
+                                                       std::chrono::milliseconds timeout);
+    void start_here(QpEnding& ending) noexcept;
+    [[nodiscard]] bool step_here(QpEnding& ending) noexcept;
+    void conclude_here(QpEnding& ending) noexcept;
+    void continue_endings_here() noexcept;
+    void finish_endings_here() noexcept;
+    void post_endings_here() noexcept;
+    [[nodiscard]] QpEnding* find_ending(QpHandle handle) noexcept;
+    static void require_not_ending(const QpSlot& qp);
 
     // events.cc
     void take_async_events(DeviceSlot& device);
@@ -664,6 +733,7 @@ private:
     std::vector<std::uint32_t> qp_lives_;       // by index: number of lives (generations) that have begun
     std::vector<std::unique_ptr<AhSlot>> ahs_;  // by index
     std::vector<std::uint16_t> ah_generations_;
+    std::map<ConnectionKey, std::uint16_t> qp_of_connection_;  // index of the queue pair that has QpSlot::connection
     std::uint16_t next_qp_index_ = 0;
     std::uint32_t next_session_ = 1;
     std::uint32_t next_cq_ = 1;
@@ -675,6 +745,14 @@ private:
     LineBudget qp_warnings_{10};
     LineBudget qp_errors_{10};
     LineBudget refused_requests_{10};
+
+    // Closes and resets that are under way, in the order in which they began, and where the next one goes.
+    QpEnding* first_ending_ = nullptr;
+    QpEnding** behind_last_ending_ = &first_ending_;
+    bool endings_posted_ = false;   // a job that calls continue_endings_here() is posted
+    std::uint32_t idle_looks_ = 0;  // calls of continue_endings_here() since one of them made progress
+    // No attempt with Report::by_event has its deadline before this time.
+    std::chrono::steady_clock::time_point next_expiry_ = std::chrono::steady_clock::time_point::max();
 
     std::mutex waiting_mutex_;
     std::condition_variable waiting_;

@@ -1,9 +1,11 @@
 // Asynchronous events that wait until the application takes them.
 //
-// Thread safety: any thread may make the calls.
-// Invariants: at most kEventsMax events wait. While that many wait, later events are only counted. Later events are
-// dropped, and not earlier ones, because they often repeat the first event of a burst (Soft-RoCE reports an overrun
-// once per lost CQE). fd() is readable while next() has an event to return, and always after close().
+// Events of connections are never lost (ConnectionEvents). All other events wait in a queue of at most kEventsMax
+// events. While that many wait, later events are only counted. Later events are dropped, and not earlier ones, because
+// they often repeat the first event of a burst (Soft-RoCE reports an overrun once per lost CQE).
+//
+// Thread safety: any thread may make the calls. fd() is readable while next() has an event to return, and always after
+// close().
 #pragma once
 
 #include <chrono>
@@ -14,6 +16,7 @@
 
 #include "base/unique_fd.hpp"
 #include "pollcore/event.hpp"
+#include "session/connection_events.hpp"
 
 namespace pollcore {
 
@@ -29,15 +32,31 @@ public:
     /// Declares that no more events will come, and wakes the threads that wait in next().
     void close() noexcept;
 
-    /// Returns the oldest event, or nothing when no event came within the time. Throws Error(ESHUTDOWN) when no event
-    /// is left and none will come. If `timeout` is longer than the clock can count, the call waits for ever.
+    // As the functions of ConnectionEvents.
+    void add(QpHandle qp);
+    void add(const ListenerHandle& listener);
+    void remove(QpHandle qp) noexcept;
+    void remove(const ListenerHandle& listener) noexcept;
+    void rename(QpHandle from, QpHandle to) noexcept;
+    void keep(Event event) noexcept;
+
+    /// Returns an event, or nothing when no event came within the time. Events of devices come first, the oldest first.
+    /// Throws Error(ESHUTDOWN) when no event is left and none will come. If `timeout` is longer than the clock can
+    /// count, the call waits for ever.
     [[nodiscard]] std::optional<Event> next(std::chrono::milliseconds timeout);
     [[nodiscard]] int fd() const noexcept { return fd_.get(); }
 
 private:
+    template <class F>
+    void change_connections(F&& change);
+    [[nodiscard]] bool empty() const noexcept { return queue_.empty() && connections_.empty(); }
+    /// Makes fd() readable or not. `was_empty` is what empty() returned before the change.
+    void changed(bool was_empty) noexcept;
+
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<Event> queue_;
+    ConnectionEvents connections_;
     bool closed_ = false;
     UniqueFd fd_;  ///< an eventfd; its count is 0 or 1
 };

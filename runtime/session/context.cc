@@ -119,6 +119,7 @@ Session Context::open_session(const SessionOptions& options) {
 QueuePair Context::create_queue_pair(const QueuePairOptions& options) {
     QueuePair qp(control_, control().create_qp(spec_of(options)));
     control_->live_qps.add(qp.handle());
+    control_->events().add(qp.handle());
     return qp;
 }
 
@@ -224,7 +225,9 @@ AddressHandle Context::create_address_handle(const WideCompletion& received, std
 }
 
 Listener Context::listen(const std::string& address, const std::string& device) {
-    return {control_, control().listen(address, device)};
+    Listener listener(control_, control().listen(address, device));
+    control_->events().add(listener.handle());
+    return listener;
 }
 
 std::optional<Event> Context::next_event(std::chrono::milliseconds timeout) {

@@ -162,6 +162,18 @@ public:
     virtual void connect(QpHandle handle, const QpInfo& peer, const PathAttributes& path) = 0;
     virtual std::vector<std::byte> connect(QpHandle handle, const std::string& address,
                                            const ConnectOptions& options) = 0;
+    // Each of these begins an operation. An event reports its end. A `timeout` of 0 means the configuration's
+    // drain_timeout.
+    virtual void begin_connect(QpHandle handle, const std::string& address, const ConnectOptions& options) = 0;
+    virtual void begin_accept(std::uint32_t device, std::uint64_t request, QpHandle handle, const FlowBlock& flow,
+                              const ConnectOptions& options) = 0;
+    virtual void begin_reset(QpHandle handle, std::chrono::milliseconds timeout) = 0;
+    virtual void begin_close(QpHandle handle, std::chrono::milliseconds timeout) = 0;
+    /// Ends the operation that was begun on the queue pair, if there is one.
+    virtual void cancel(QpHandle handle) = 0;
+    /// If an operation is under way that was begun on the queue pair: cancels it, begins to close the queue pair, does
+    /// not wait, and returns true. Nobody learns of the outcome. Otherwise does nothing and returns false.
+    [[nodiscard]] virtual bool abandon_qp(QpHandle handle) = 0;
     virtual void disconnect(QpHandle handle) = 0;
     [[nodiscard]] virtual bool disconnected(QpHandle handle) = 0;
     [[nodiscard]] virtual std::uint32_t qp_num(QpHandle handle) = 0;

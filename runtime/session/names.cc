@@ -97,6 +97,15 @@ constexpr std::array<std::string_view, kVerbsEventTypes> kEventTypes{
     "IBV_EVENT_WQ_FATAL",
 };
 
+// The runtime's own types, from EventType::device_removed on.
+constexpr std::array<std::string_view, 9> kOwnEventTypes{
+    "POLLCORE_EVENT_DEVICE_REMOVED", "POLLCORE_EVENT_STOPPING",       "POLLCORE_EVENT_CONNECT_REQUEST",
+    "POLLCORE_EVENT_ESTABLISHED",    "POLLCORE_EVENT_CONNECT_FAILED", "POLLCORE_EVENT_DISCONNECTED",
+    "POLLCORE_EVENT_QP_ERROR",       "POLLCORE_EVENT_RESET_DONE",     "POLLCORE_EVENT_CLOSED",
+};
+static_assert(kOwnEventTypes.size() ==
+              static_cast<std::size_t>(EventType::closed) - static_cast<std::size_t>(EventType::device_removed) + 1);
+
 const StatusWords* find(Status status) noexcept {
     for (const StatusWords& words : kStatuses) {
         if (words.status == status) {
@@ -124,14 +133,12 @@ std::string_view refusal_name(Refusal refusal) noexcept {
 }
 
 std::string_view event_type_name(EventType type) noexcept {
-    if (type == EventType::stopping) {
-        return "POLLCORE_EVENT_STOPPING";
-    }
-    if (type == EventType::device_removed) {
-        return "POLLCORE_EVENT_DEVICE_REMOVED";
-    }
     const auto i = static_cast<std::size_t>(type);
-    return i < kEventTypes.size() ? kEventTypes[i] : "unknown event";
+    if (i < kEventTypes.size()) {
+        return kEventTypes[i];
+    }
+    const std::size_t own = i - static_cast<std::size_t>(EventType::device_removed);
+    return own < kOwnEventTypes.size() ? kOwnEventTypes[own] : "unknown event";
 }
 
 }  // namespace pollcore

@@ -5,6 +5,7 @@
 #include "base/log.hpp"
 #include "base/undo.hpp"
 #include "pollcore/address_handle.hpp"
+#include "pollcore/event.hpp"
 #include "pollcore/listener.hpp"
 #include "pollcore/memory.hpp"
 #include "pollcore/queue_pair.hpp"
@@ -34,7 +35,13 @@ bool ends_here(const std::shared_ptr<ControlSide>& control) noexcept {
 
 QueuePair::~QueuePair() {
     try {
-        if (ends_here(control_)) {
+        if (!ends_here(control_)) {
+            return;
+        }
+        if (begun_ && control_->abandon_qp(handle_)) {
+            control_->live_qps.remove(handle_);
+            control_->events().remove(handle_);
+        } else {
             close();
         }
     } catch (const std::exception& error) {
@@ -51,11 +58,16 @@ QueuePair::QueuePair(QueuePair&& other) noexcept {
 QueuePair& QueuePair::operator=(QueuePair&& other) noexcept {
     std::swap(control_, other.control_);
     std::swap(handle_, other.handle_);
+    std::swap(begun_, other.begun_);
     return *this;
 }
 
 std::vector<std::byte> QueuePair::connect(const std::string& address, const ConnectOptions& options) {
     return alive(control_, "this queue pair").connect(handle_, address, options);
+}
+void QueuePair::begin_connect(const std::string& address, const ConnectOptions& options) {
+    alive(control_, "this queue pair").begin_connect(handle_, address, options);
+    begun_ = true;
 }
 QpInfo QueuePair::info() const {
     return alive(control_, "this queue pair").info(handle_);
@@ -81,8 +93,39 @@ bool QueuePair::reset() {
     control.live_qps.remove(handle_);
     Undo put_back([&]() noexcept { control.live_qps.add(handle_); });  // runs on success, too, with the new handle
     const auto [renewed, drained] = control.reset(handle_);
+    control.events().rename(handle_, renewed);
     handle_ = renewed;
+    begun_ = false;
     return drained;
+}
+
+void QueuePair::begin_reset(std::chrono::milliseconds timeout) {
+    alive(control_, "this queue pair").begin_reset(handle_, timeout);
+    begun_ = true;
+}
+
+bool QueuePair::renew(const Event& event) {
+    ControlSide& control = alive(control_, "this queue pair");
+    if (event.type != EventType::reset_done || event.qp != handle_) {
+        throw Error(EINVAL, "this event is not that of a reset that was begun on this queue pair");
+    }
+    begun_ = false;
+    if (event.error != 0) {
+        throw Error(event.error, event.text);
+    }
+    control.live_qps.remove(handle_);
+    handle_ = event.renewed;
+    control.live_qps.add(handle_);
+    return event.drained;
+}
+
+void QueuePair::begin_close(std::chrono::milliseconds timeout) {
+    alive(control_, "this queue pair").begin_close(handle_, timeout);
+    begun_ = true;
+}
+
+void QueuePair::cancel() {
+    alive(control_, "this queue pair").cancel(handle_);
 }
 
 bool QueuePair::close() {
@@ -94,7 +137,9 @@ bool QueuePair::close() {
     Undo put_back([&]() noexcept { control.live_qps.add(handle_); });
     const bool drained = control.close_qp(handle_);
     put_back.keep();
+    control.events().remove(handle_);
     control_.reset();
+    begun_ = false;
     return drained;
 }
 
@@ -228,6 +273,12 @@ void ConnectionRequest::accept(QueuePair& qp, const ConnectOptions& options) {
     control_.reset();
 }
 
+void ConnectionRequest::begin_accept(QueuePair& qp, const ConnectOptions& options) {
+    alive(control_, "this connection request").begin_accept(device_, connection_, qp.handle(), flow_, options);
+    control_.reset();
+    qp.begun_ = true;
+}
+
 void ConnectionRequest::reject(const std::vector<std::byte>& private_data) {
     alive(control_, "this connection request").reject(device_, connection_, private_data);
     control_.reset();
@@ -237,6 +288,7 @@ void ConnectionRequest::reject(const std::vector<std::byte>& private_data) {
 
 Listener::~Listener() {
     if (ends_here(control_)) {
+        control_->events().remove(handle());
         control_->stop_listening(device_, id_);
     }
 }

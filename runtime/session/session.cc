@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "base/check.hpp"
+#include "base/event_fd.hpp"
 #include "session/session_core.hpp"
 
 namespace pollcore {
@@ -49,7 +50,8 @@ SessionCore::SessionCore(std::shared_ptr<SessionHost> host, void* block, const S
       id_(options.id),
       worker_(options.worker),
       log_(std::move(options.log)),
-      host_(std::move(host)) {}
+      host_(std::move(host)),
+      poke_(waking_.application_fd >= 0 ? make_event_fd("a session that waits") : UniqueFd()) {}
 
 SessionCore::~SessionCore() {
     close();

@@ -8,9 +8,10 @@
 //   waiting.cc     wait(), arm()
 //   aftermath.cc   makes completions after the session's or the daemon's end
 //
-// Thread safety: only the session's thread may make the calls; any thread may call stage_latency().
+// Thread safety: only the session's thread may make the calls; any thread may call stage_latency() and poke().
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +19,7 @@
 #include <span>
 
 #include "base/planted.hpp"
+#include "base/unique_fd.hpp"
 #include "pollcore/session.hpp"
 #include "session/accounts.hpp"
 #include "session/completion_inbox.hpp"
@@ -64,6 +66,7 @@ public:
     [[gnu::always_inline]] void looked(bool found) noexcept { reply_delay_.looked(found); }
     [[nodiscard]] bool look_on(std::chrono::nanoseconds timeout) noexcept;
     [[nodiscard]] bool arm() noexcept;
+    void poke() noexcept;
     [[nodiscard]] int event_fd() const noexcept { return waking_.application_fd; }
     [[nodiscard]] std::uint32_t retired(QpHandle qp) noexcept;
     /// The status of a queue pair. If the session has no share of the queue pair, this is the status of a closed one.
@@ -178,6 +181,8 @@ private:
     std::uint32_t gone_left_ = 0;         // requests that still have to complete with daemon_gone
     std::uint32_t gone_index_ = 0;        // complete_gone(): queues below this index have no requests left
     std::shared_ptr<SessionHost> host_;
+    UniqueFd poke_;  // an eventfd that wakes a thread in sleep(); invalid if the session never sleeps
+    alignas(kCacheLine) std::atomic<bool> poked_{false};  // written by any thread
 };
 
 inline void SessionCore::settle(const Completion& completion) noexcept {

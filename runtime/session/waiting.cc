@@ -2,6 +2,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <array>
 #include <ctime>
 #include <utility>
 
@@ -90,6 +91,9 @@ bool SessionCore::look_on(std::chrono::nanoseconds timeout) noexcept {
             }
             delay_look(kBetweenLooks);
         }
+        if (poked_.load(std::memory_order_relaxed) && poked_.exchange(false, std::memory_order_acquire)) {
+            return true;
+        }
         const Clock::time_point now = Clock::now();
         if (began == Clock::time_point{}) {
             began = now;
@@ -109,12 +113,30 @@ bool SessionCore::look_on(std::chrono::nanoseconds timeout) noexcept {
 void SessionCore::sleep(std::chrono::nanoseconds most) noexcept {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(most);
     const timespec limit{.tv_sec = seconds.count(), .tv_nsec = (most - seconds).count()};
-    pollfd readable{.fd = waking_.application_fd, .events = POLLIN, .revents = 0};
-    (void)::ppoll(&readable, 1, most == std::chrono::nanoseconds::max() ? nullptr : &limit, nullptr);
+    std::array<pollfd, 2> readable{{{.fd = waking_.application_fd, .events = POLLIN, .revents = 0},
+                                    {.fd = poke_.get(), .events = POLLIN, .revents = 0}}};
+    (void)::ppoll(readable.data(), readable.size(), most == std::chrono::nanoseconds::max() ? nullptr : &limit,
+                  nullptr);
     (void)header_.application_sleep.rest();
+    if (readable[1].revents != 0) {
+        (void)drain_event(poke_.get());
+    }
+}
+
+void SessionCore::poke() noexcept {
+    poked_.store(true, std::memory_order_release);
+    if (poke_.valid()) {
+        signal_event(poke_.get());
+    }
 }
 
 // ---- The calls of Session ----
+
+void Session::poke() noexcept {
+    if (core_ != nullptr) {
+        core_->poke();
+    }
+}
 
 bool Session::arm() noexcept {
     if (core_ == nullptr) {

@@ -14,6 +14,7 @@
 #include "worker/binds.hpp"
 #include "worker/chains.hpp"
 #include "worker/due_list.hpp"
+#include "worker/failed_qps.hpp"
 
 namespace pollcore {
 
@@ -41,7 +42,7 @@ struct WorkerOptions {
 
 class Turn {
 public:
-    explicit Turn(const WorkerOptions& its_options) : options(its_options) {}
+    explicit Turn(const WorkerOptions& its_options) : options(its_options), failed_qps(its_options.qps_max) {}
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
 
@@ -102,6 +103,7 @@ public:
     /// queue pairs that have something to do because of an error, or that are being taken out of service
     DueList<WorkerQp> lives;
     DueList<RingPool> rings;  ///< write rings into which messages may come; the worker looks at all of them for work
+    FailedQps failed_qps;     ///< for the control thread
 
 private:
     std::uint64_t now_ = 0;

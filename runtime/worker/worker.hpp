@@ -97,6 +97,8 @@ public:
     [[nodiscard]] Heartbeat& own_heartbeat() noexcept { return heartbeat_; }
     [[nodiscard]] void* command_memory() noexcept { return command_memory_.data(); }
     [[nodiscard]] void* answer_memory() noexcept { return turn_.answers.memory(); }
+    /// For the control thread.
+    [[nodiscard]] FailedQps& failed_qps() noexcept { return turn_.failed_qps; }
 
 private:
     // worker.cc

@@ -355,6 +355,7 @@ void WorkerQp::complete_send(Turn& turn, std::uint32_t offset, const ibv_wc& wc)
     recvs_.end(unposted_status_);
     flow_->fail();
     publish_record();
+    turn.failed_qps.add(handle_.index);
     look_again(turn);
 }
 

@@ -6,11 +6,6 @@
 namespace pollcore::testing {
 namespace {
 
-std::vector<std::byte> bytes(const std::string& text) {
-    const auto* data = reinterpret_cast<const std::byte*>(text.data());
-    return {data, data + text.size()};
-}
-
 class Connections : public Conformance {
 protected:
     /// Connects QP a, while another thread calls `answer` with the next connection request.

@@ -136,6 +136,11 @@ inline Config test_config(std::uint32_t workers = 1) {
     return config;
 }
 
+inline std::vector<std::byte> bytes(const std::string& text) {
+    const auto* data = reinterpret_cast<const std::byte*>(text.data());
+    return {data, data + text.size()};
+}
+
 class Conformance : public ::testing::Test {
 protected:
     static constexpr std::size_t kBytes = 64 * 1024;

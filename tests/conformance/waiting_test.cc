@@ -96,6 +96,21 @@ protected:
     std::vector<QueuePair> idle;
 };
 
+TEST_F(Waiting, EndsWhenAnotherThreadPokes) {
+    for (Session* waiter : {&far, &near}) {  // `far` sleeps, and `near` only spins
+        waiter->poke();
+        EXPECT_TRUE(waiter->wait(std::chrono::nanoseconds::max())) << "a poke before the wait ends it, too";
+        EXPECT_FALSE(waiter->wait(1ms)) << "a poke ends one wait";
+        std::thread other([&] {
+            std::this_thread::sleep_for(20ms);
+            waiter->poke();
+        });
+        std::array<Completion, 4> out;
+        EXPECT_EQ(waiter->poll(out, std::chrono::nanoseconds::max()), 0u);
+        other.join();
+    }
+}
+
 TEST_F(Waiting, AWorkerSleepsUntilSomethingIsSubmitted) {
     for (std::uint64_t tag = 1; tag <= 20; ++tag) {
         await_asleep(0);

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "device_events.hpp"
 #include "give_way.hpp"
 #include "mlx5_fixture.hpp"
 #include "two_devices.hpp"
@@ -59,7 +60,7 @@ protected:
         bool fatal = false;
         bool removed = false;
         while (!fatal || !removed) {
-            const std::optional<Event> event = runtime.next_event(kPatience);
+            const std::optional<Event> event = test::next_device_event(runtime, kPatience);
             ASSERT_TRUE(event.has_value());
             ASSERT_TRUE(event->type == EventType::device_fatal || event->type == EventType::device_removed ||
                         event->type == EventType::comm_est || event->type == EventType::qp_last_wqe_reached)

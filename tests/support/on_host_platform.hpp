@@ -32,7 +32,7 @@ public:
     auto cycles_function() -> std::uint64_t (*)() noexcept override { return host_->cycles_function(); }
     std::uint64_t cycles_from(std::chrono::nanoseconds duration) override { return host_->cycles_from(duration); }
     void sleep(std::chrono::microseconds duration) override { host_->sleep(duration); }
-    void wait_for_worker(std::uint32_t looks) override { host_->wait_for_worker(looks); }
+    bool spin_for_worker(std::uint32_t looks) override { return host_->spin_for_worker(looks); }
     bool wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, std::chrono::milliseconds timeout,
               const std::function<bool()>& done) override {
         return host_->wait(lock, changed, timeout, done);

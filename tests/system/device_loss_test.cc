@@ -8,6 +8,7 @@
 
 #include "../conformance/fixture.hpp"
 #include "device/soft/soft_device.hpp"
+#include "device_events.hpp"
 #include "give_way.hpp"
 #include "two_devices.hpp"
 
@@ -37,12 +38,12 @@ protected:
         expect_told(device);
     }
     void expect_told(const std::string& device) {
-        std::optional<Event> event = runtime.next_event(kPatience);
+        std::optional<Event> event = test::next_device_event(runtime, kPatience);
         ASSERT_TRUE(event.has_value());
         EXPECT_EQ(event->type, EventType::device_fatal);
         EXPECT_EQ(event->device, device);
         if (GetParam() == Loss::removed) {
-            event = runtime.next_event(kPatience);
+            event = test::next_device_event(runtime, kPatience);
             ASSERT_TRUE(event.has_value());
             EXPECT_EQ(event->type, EventType::device_removed);
             EXPECT_EQ(event->device, device);
