@@ -93,14 +93,16 @@ public:
                                                       const ProtectionDomain* pd = nullptr);
 
     /// Listens at `address`: "ADDRESS:PORT" on a verbs device (port 0: any free port), a name on a software device.
-    [[nodiscard]] Listener listen(const std::string& address, const std::string& device = "");
+    /// `form` is the form of the private data of requests, answers and rejections.
+    [[nodiscard]] Listener listen(const std::string& address, const std::string& device = "",
+                                  PrivateDataForm form = PrivateDataForm::framed);
 
     /// Returns an asynchronous event, after the runtime has reacted to it. Returns nothing when no event came within
     /// the time. Events of connections (EventType::connect_request and those after it) are never lost. Of all other
     /// events at most kEventsMax wait: the oldest are kept, and later events are only counted (Event::lost_after,
-    /// ControlCounters::events_lost). An application need not take events: nothing else depends on them. Unlike most
-    /// calls, next_event() and poll_event() do not wait for the control thread. After the runtime was stopped, they
-    /// return the events that are left, and then throw Error(ESHUTDOWN).
+    /// ControlCounters::events_lost). An application that begins no operations need not take events. Unlike most calls,
+    /// next_event() and poll_event() do not wait for the control thread. After the runtime was stopped, they return the
+    /// events that are left, and then throw Error(ESHUTDOWN).
     [[nodiscard]] std::optional<Event> next_event(std::chrono::milliseconds timeout);
     /// next_event() without waiting.
     [[nodiscard]] std::optional<Event> poll_event();

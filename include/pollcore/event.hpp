@@ -57,7 +57,9 @@ enum class EventType : std::uint8_t {
     stopping = 129,
 
     // Events of connections. Each queue pair and each listener keeps its own events until they are taken, so they are
-    // never lost, however many come at once. Events of an object that is destroyed are dropped.
+    // never lost, however many come at once. Events of an object that is destroyed are dropped, and so are the events
+    // of
+    // a queue pair's life before a reset.
 
     /// Event::listener names the listener. A request may have come: call Listener::next_request without waiting, until
     /// it returns nothing. A new listener has this event at once.
@@ -66,11 +68,14 @@ enum class EventType : std::uint8_t {
     /// Event::private_data is what the peer's answer brought; it is empty after begin_accept.
     established = 131,
     /// QueuePair::begin_connect or ConnectionRequest::begin_accept has ended: there is no connection. Event::error and
-    /// Event::text say why.
+    /// Event::text say why. Event::private_data is that of the peer's rejection.
     connect_failed = 132,
-    disconnected = 133,  ///< the peer has disconnected, or QueuePair::disconnect was called; see there
+    /// The peer has disconnected. Or QueuePair::disconnect was called on an established connection, and the peer knows,
+    /// or does not answer.
+    disconnected = 133,
     /// The queue pair is in error, and Session::cause says why. The event may come up to a tenth of a second later. The
-    /// session's completions say it at once.
+    /// session's completions say it at once. No such event comes for an error that another event or the program's own
+    /// call has caused: a disconnect, a failed connection, a close or a reset.
     qp_error = 134,
     /// QueuePair::begin_reset has ended. Event::renewed and Event::drained say how; see QueuePair::renew.
     reset_done = 135,

@@ -106,5 +106,9 @@ static_assert(kPrivateDataHeader + kPrivateDataFlow <= 24);
 inline constexpr std::size_t kRequestPrivateDataMax = 56 - kPrivateDataHeader;
 inline constexpr std::size_t kReplyPrivateDataMax = 196 - kPrivateDataHeader;
 inline constexpr std::size_t kRejectPrivateDataMax = 148 - kPrivateDataHeader;
+/// Private data in the form PrivateDataForm::raw: the limits, and the number of bytes that arrive.
+inline constexpr std::size_t kRawRequestPrivateDataMax = 56;
+inline constexpr std::size_t kRawReplyPrivateDataMax = 196;
+inline constexpr std::size_t kRawRejectPrivateDataMax = 148;
 
 }  // namespace pollcore

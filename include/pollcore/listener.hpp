@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "pollcore/event.hpp"
@@ -32,8 +33,12 @@ public:
     ConnectionRequest(ConnectionRequest&& other) noexcept;
     ConnectionRequest& operator=(ConnectionRequest&& other) noexcept;
 
+    /// The peer's address as "ADDRESS:PORT" over rdma_cm; with names, the peer's queue pair and device.
     [[nodiscard]] const std::string& peer() const noexcept { return peer_; }
+    /// The peer's bytes. At a listener with PrivateDataForm::raw, exactly what arrived, with its padding.
     [[nodiscard]] const std::vector<std::byte>& private_data() const noexcept { return private_data_; }
+    /// How many reads and atomics the peer serves at once. The accepting queue pair has at most that many in flight.
+    [[nodiscard]] std::uint8_t max_dest_rd_atomic() const noexcept { return max_dest_rd_atomic_; }
     /// The flow control that the accepting queue pair must have.
     [[nodiscard]] FlowControl flow() const noexcept { return flow_.kind; }
 
@@ -43,8 +48,12 @@ public:
     /// Begins accept() and ends the request. EventType::established or EventType::connect_failed follows for `qp`
     /// within options.timeout, even if the peer never answers.
     void begin_accept(QueuePair& qp, const ConnectOptions& options = {});
-    /// Refuses the connection, sends `private_data` (at most kRejectPrivateDataMax bytes) and ends the request.
+    /// Refuses the connection, sends `private_data` (at most kRejectPrivateDataMax bytes, or kRawRejectPrivateDataMax
+    /// in the raw form) and ends the request.
     void reject(const std::vector<std::byte>& private_data = {});
+    /// Refuses the connection for this reason, which is sent as private data. The peer's error message contains it. A
+    /// longer text than fits is cut.
+    void reject(std::string_view reason);
 
 private:
     std::shared_ptr<ControlSide> control_;
@@ -53,6 +62,7 @@ private:
     std::string peer_;
     std::vector<std::byte> private_data_;
     FlowBlock flow_;
+    std::uint8_t max_dest_rd_atomic_ = 0;
 };
 
 /// An address where peers connect. The destructor stops listening. Move-only.

@@ -4,9 +4,10 @@
 //
 // Some calls wait: connect(), reset(), close(), and ConnectionRequest::accept(). Each has a form that only begins the
 // operation. The operation ends with one event (event.hpp), so that one thread can serve thousands of connections. A
-// queue pair has one such operation at a time. The destructor of a queue pair with an operation under way cancels the
-// operation, closes the queue pair, and does not wait for its end: the program then frees no buffer of requests in
-// flight before their completions have come.
+// queue pair has one such operation at a time: another call that begins, resets or closes throws Error(EISCONN) or
+// Error(EBUSY), except that a close ends an attempt to connect. The destructor of a queue pair with an operation under
+// way cancels the operation, closes the queue pair, and does not wait for its end: the program then frees no buffer of
+// requests in flight before their completions have come.
 #pragma once
 
 #include <array>
@@ -183,12 +184,26 @@ struct QueuePairOptions {
     bool coalesce_signals = false;
 };
 
+/// The form of private data in the messages that make a connection. Both ends must choose one form: the caller by
+/// ConnectOptions::form, the other end by Context::listen. Nothing guesses the other end's form.
+enum class PrivateDataForm : std::uint8_t {
+    /// A header of kPrivateDataHeader bytes comes before the user's bytes and tells their number, so they arrive as
+    /// they
+    /// were sent. Flow control needs this form. A request without the header, as of a program without pollcore, arrives
+    /// as in the raw form.
+    framed,
+    /// Exactly the user's bytes, for standard protocols. They arrive with zeros behind them, as many as the message has
+    /// room for: see kRawRequestPrivateDataMax, kRawReplyPrivateDataMax and kRawRejectPrivateDataMax.
+    raw,
+};
+
 /// Options of a connection by address.
 struct ConnectOptions {
     PathAttributes path{};
     /// At most kRequestPrivateDataMax bytes in a request, or kReplyPrivateDataMax in an answer. With flow control,
-    /// kPrivateDataFlow bytes less.
+    /// kPrivateDataFlow bytes less. In the raw form kPrivateDataHeader bytes more.
     std::vector<std::byte> private_data{};
+    PrivateDataForm form = PrivateDataForm::framed;  ///< of the caller; an answer has the form of its listener
     std::chrono::milliseconds timeout{5000};
 };
 
@@ -209,7 +224,7 @@ public:
     /// Connects to the listener at `address`: "ADDRESS:PORT" on a verbs device, a name on a software device. Returns
     /// the private data of the listener's answer. Submit receives for the peer's first messages before this call.
     /// Throws Error: ECONNREFUSED (the message contains the private data of the rejection), ETIMEDOUT, or the network's
-    /// error.
+    /// error. With flow control, also EINVAL for PrivateDataForm::raw.
     std::vector<std::byte> connect(const std::string& address, const ConnectOptions& options = {});
     /// The data that the peer needs to connect. For programs that exchange it over a channel of their own: each side
     /// calls info(), and then connect() with the data of the other side.
@@ -263,6 +278,8 @@ public:
 
 private:
     friend class ConnectionRequest;
+
+    [[nodiscard]] POLLCORE_INTERNAL bool abandon() noexcept;
 
     std::shared_ptr<ControlSide> control_;
     QpHandle handle_{};

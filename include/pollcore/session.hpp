@@ -55,8 +55,9 @@ struct SessionOptions {
     bool check_thread = false;
 };
 
-/// The reason why a work request was not accepted. A refused request has no effect. See is_temporary().
-enum class Refusal : std::uint8_t {
+/// The reason why a work request was not accepted. A refused request has no effect. See retryable(). The compiler warns
+/// of a call whose refusal is ignored.
+enum class [[nodiscard]] Refusal : std::uint8_t{
     none,
     // Temporary: no room now.
     submission_ring_full,
@@ -87,7 +88,7 @@ enum class Refusal : std::uint8_t {
 };
 [[nodiscard]] POLLCORE_API std::string_view refusal_name(Refusal refusal) noexcept;
 /// Whether the same call may succeed later, when there is room.
-[[nodiscard]] constexpr bool is_temporary(Refusal refusal) noexcept {
+[[nodiscard]] constexpr bool retryable(Refusal refusal) noexcept {
     return refusal > Refusal::none && refusal <= Refusal::srq_full;
 }
 

@@ -33,9 +33,10 @@ std::uint32_t milliseconds(std::chrono::milliseconds timeout) noexcept {
 wire::Connect connect_request(QpHandle handle, const std::string& address, const ConnectOptions& options) {
     return {.handle = handle,
             .timeout_ms = milliseconds(options.timeout),
+            .raw = options.form == PrivateDataForm::raw,
             .address = wire::AddressText(address),
             .path = options.path,
-            .private_data = packed(options.private_data, kRequestPrivateDataMax)};
+            .private_data = packed(options.private_data, kRawRequestPrivateDataMax)};
 }
 
 wire::Accept accept_request(std::uint32_t device, std::uint64_t request, QpHandle handle, const FlowBlock& flow,
@@ -46,7 +47,7 @@ wire::Accept accept_request(std::uint32_t device, std::uint64_t request, QpHandl
             .flow = flow,
             .timeout_ms = milliseconds(options.timeout),
             .path = options.path,
-            .private_data = packed(options.private_data, kReplyPrivateDataMax)};
+            .private_data = packed(options.private_data, kRawReplyPrivateDataMax)};
 }
 
 // wire::Incoming::id when no connection request came within the time.
@@ -181,7 +182,14 @@ void AttachedState::cancel(QpHandle handle) {
 }
 
 bool AttachedState::abandon_qp(QpHandle handle) {
-    return ask(wire::Cancel{.handle = handle, .abandon = 1}).abandoned != 0;
+    try {
+        return ask(wire::Cancel{.handle = handle, .abandon = 1}).abandoned != 0;
+    } catch (const Error&) {
+        if (lost()) {
+            return true;  // the queue pair has ended with the daemon
+        }
+        throw;
+    }
 }
 
 void AttachedState::disconnect(QpHandle handle) {
@@ -206,9 +214,9 @@ std::optional<RnrCounts> AttachedState::rnr_counts(const std::string& device) {
 
 // ---- Listeners ----
 
-OpenedListener AttachedState::listen(const std::string& address, const std::string& device) {
-    const wire::Listening listening =
-        ask(wire::Listen{.address = wire::AddressText(address), .device = NameText(device)});
+OpenedListener AttachedState::listen(const std::string& address, const std::string& device, PrivateDataForm form) {
+    const wire::Listening listening = ask(wire::Listen{
+        .address = wire::AddressText(address), .device = NameText(device), .raw = form == PrivateDataForm::raw});
     return {.id = listening.id, .device = listening.device, .address = listening.address.string()};
 }
 
@@ -226,7 +234,8 @@ std::optional<IncomingConnection> AttachedState::next_request(std::uint32_t devi
     return IncomingConnection{.id = incoming.id,
                               .peer = incoming.peer.string(),
                               .private_data = wire::bytes_of(incoming.private_data),
-                              .flow = incoming.flow};
+                              .flow = incoming.flow,
+                              .max_dest_rd_atomic = static_cast<std::uint8_t>(incoming.max_dest_rd_atomic)};
 }
 
 void AttachedState::accept(std::uint32_t device, std::uint64_t request, QpHandle handle, const FlowBlock& flow,
@@ -238,7 +247,7 @@ void AttachedState::reject(std::uint32_t device, std::uint64_t request,
                            const std::vector<std::byte>& private_data) noexcept {
     try {
         tell(wire::Reject{
-            .request = request, .device = device, .private_data = packed(private_data, kRejectPrivateDataMax)});
+            .request = request, .device = device, .private_data = packed(private_data, kRawRejectPrivateDataMax)});
     } catch (const Error& error) {
         log_error("a rejection goes out without its private data: {}", error.what());
         tell(wire::Reject{.request = request, .device = device});

@@ -13,6 +13,7 @@
 #include "base/log.hpp"
 #include "base/map_place.hpp"
 #include "base/printable.hpp"
+#include "base/undo.hpp"
 
 namespace pollcore {
 namespace {
@@ -232,9 +233,13 @@ AttachedClient::Attempts::node_type AttachedClient::new_attempt() {
 namespace {
 
 ConnectOptions options_of(const auto& asked) {
-    return {.path = asked.path,
-            .private_data = unpacked(asked.private_data),
-            .timeout = std::chrono::milliseconds(asked.timeout_ms)};
+    ConnectOptions options{.path = asked.path,
+                           .private_data = unpacked(asked.private_data),
+                           .timeout = std::chrono::milliseconds(asked.timeout_ms)};
+    if constexpr (requires { asked.raw; }) {
+        options.form = asked.raw != 0 ? PrivateDataForm::raw : PrivateDataForm::framed;
+    }
+    return options;
 }
 
 }  // namespace
@@ -276,7 +281,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::Accept& asked) {
     const ConnectOptions options = options_of(asked);
     auto attempt = new_attempt();
     const ConnectionKey key = runtime_.begin_accept_here(asked.device, asked.request, asked.handle, flow, options);
-    requests_.erase({asked.device, asked.request});
+    answered(asked.device, asked.request);
     attempt.value() = key;
     attempts_.insert(std::move(attempt));
     const Clock::time_point deadline = runtime_.platform->now() + options.timeout;
@@ -311,6 +316,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::NextRequest& asked) {
                 incoming.peer = wire::AddressText(std::string_view(came->peer).substr(0, sizeof(wire::AddressText)));
                 incoming.flow = came->flow;
                 incoming.private_data = packed(came->private_data);
+                incoming.max_dest_rd_atomic = came->max_dest_rd_atomic;
                 own.value() = came->flow;
                 own.take({listener.first, came->id});
             } else if (now < deadline) {
@@ -335,16 +341,32 @@ wire::Nothing AttachedClient::carry_out(const wire::BeginAccept& asked) {
     const FlowBlock& flow = require_request(asked.what.device, asked.what.request);
     runtime_.begin_accept_here(asked.what.device, asked.what.request, asked.what.handle, flow, options_of(asked.what),
                                Report::by_event);
-    requests_.erase({asked.what.device, asked.what.request});
+    answered(asked.what.device, asked.what.request);
     return {};
 }
 
+// If the process held as many requests as it may, more may wait at its listeners, and no event would tell of them.
+void AttachedClient::answered(std::uint32_t device, std::uint64_t request) noexcept {
+    const bool was_full = requests_.size() >= kRequestsInHandMax;
+    requests_.erase({device, request});
+    for (auto listener = listeners_.begin(); was_full && listener != listeners_.end(); ++listener) {
+        events_.keep({.type = EventType::connect_request,
+                      .listener = {.number = listener->first.second, .device = listener->first.first}});
+    }
+}
+
+QpHandle AttachedClient::present(QpHandle handle) noexcept {
+    const QpHandle now = qps_.contains(handle) ? handle : runtime_.current_handle_here(handle);
+    return qps_.contains(now) ? now : handle;
+}
+
 wire::Nothing AttachedClient::carry_out(const wire::BeginEnding& asked) {
-    OwnQp& own = require_qp(asked.handle);
+    const QpHandle handle = present(asked.handle);
+    OwnQp& own = require_qp(handle);
     own.busy = true;  // until tell_of_connection(), which this call may cause
     try {
         runtime_.begin_ending_here(
-            asked.handle, asked.reset != 0,
+            handle, asked.reset != 0,
             std::chrono::milliseconds(std::min<std::uint64_t>(asked.timeout_of_end_ms, UINT32_MAX)));
     } catch (...) {
         own.busy = false;
@@ -354,20 +376,23 @@ wire::Nothing AttachedClient::carry_out(const wire::BeginEnding& asked) {
 }
 
 wire::Cancelled AttachedClient::carry_out(const wire::Cancel& asked) {
-    const auto own = qps_.find(asked.handle);
-    if (own == qps_.end()) {
-        return {};  // it was closed meanwhile
+    const QpHandle handle = present(asked.handle);
+    const auto own = qps_.find(handle);
+    // A queue pair that is busy for another reason is being closed by another request.
+    if (own == qps_.end() || (own->second.busy && !runtime_.is_ending_here(handle))) {
+        return {};
     }
     if (asked.abandon == 0) {
-        runtime_.cancel_here(asked.handle);
+        runtime_.cancel_here(handle);
         return {};
     }
-    events_.remove(asked.handle);
-    const bool was_busy = std::exchange(own->second.busy, true);
-    if (!runtime_.abandon_here(asked.handle)) {
-        own->second.busy = was_busy;
+    Undo not_busy([&, was_busy = std::exchange(own->second.busy, true)]() noexcept { own->second.busy = was_busy; });
+    if (!runtime_.abandon_here(handle)) {
         return {};
     }
+    not_busy.keep();  // and `own` may be gone
+    events_.remove(handle);
+    closed_qps_.erase(handle);
     return {.abandoned = 1};
 }
 
@@ -377,7 +402,10 @@ void AttachedClient::tell_of_connection(Event&& event) noexcept {
     if (own != qps_.end() && ends) {
         own->second.busy = false;
         if (event.error == 0 && event.type == EventType::closed) {
-            qps_.erase(own);
+            auto closed = qps_.extract(own);
+            if (events_.contains(event.qp)) {
+                closed_qps_.insert(std::move(closed));
+            }
         } else if (event.error == 0) {
             auto its = qps_.extract(own);
             its.key() = event.renewed;
@@ -409,6 +437,10 @@ wire::ConnectionEvents AttachedClient::next_events() {
     while (told.count < told.events.size() && (first_event_ || !events_.empty())) {
         Event event = first_event_ ? std::move(*first_event_) : events_.take();
         first_event_.reset();
+        if (event.type == EventType::closed && event.error == 0) {
+            events_.remove(event.qp);
+            closed_qps_.erase(event.qp);
+        }
         if (!event.text.empty() || !event.private_data.empty()) {
             if (told.detailed != wire::ConnectionEvents::kMost) {
                 first_event_ = std::move(event);

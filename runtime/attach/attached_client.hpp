@@ -323,7 +323,14 @@ private:
     std::map<std::pair<std::uint32_t, std::uint64_t>, Account::Held> listeners_;  // by device and number
     // Connection requests that the process has neither accepted nor rejected, by device and number.
     std::map<std::pair<std::uint32_t, std::uint64_t>, FlowBlock> requests_;
+    /// Calls the queue pair by its present handle, also if the process has not yet taken the event of its reset.
+    [[nodiscard]] QpHandle present(QpHandle handle) noexcept;
+    void answered(std::uint32_t device, std::uint64_t request) noexcept;
+
     ConnectionEvents events_;
+    // Queue pairs that were closed, until the process has taken the event. They count in its account, so that a process
+    // that takes no events cannot have ever more of them.
+    std::map<QpHandle, OwnQp> closed_qps_;
     std::optional<Event> first_event_;  // taken from events_, and goes before the others
     bool events_asked_ = false;         // the process waits for events
     Attempts attempts_;                 // connection attempts whose outcome the process waits for

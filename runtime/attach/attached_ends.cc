@@ -21,13 +21,14 @@ constexpr std::size_t kRetiringMax = 256;
 }  // namespace
 
 void AttachedClient::begin(std::uint64_t id, const wire::CloseQp& asked) {
-    if (!qps_.contains(asked.handle)) {
+    const QpHandle present_handle = present(asked.handle);
+    if (!qps_.contains(present_handle)) {
         return reply<wire::CloseQp>(id, {.handle = asked.handle, .drained = 1});  // it was closed with its session
     }
-    OwnQp& own = require_qp(asked.handle);
+    OwnQp& own = require_qp(present_handle);
     later<wire::CloseQp>(
         id,
-        [this, handle = asked.handle, deadline = runtime_.platform->now() + runtime_.config.drain_timeout](
+        [this, handle = present_handle, deadline = runtime_.platform->now() + runtime_.config.drain_timeout](
             Clock::time_point) -> std::optional<wire::QpNamed> {
             const std::optional<bool> drained = retire(handle, deadline);
             if (!drained) {
@@ -45,6 +46,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseQp& asked) {
 void AttachedClient::begin(std::uint64_t id, const wire::ResetQp& asked) {
     OwnQp& own = require_qp(asked.handle);
     (void)runtime_.info(asked.handle);  // throws if the queue pair was lost with its device
+    runtime_.require_not_connecting_here(asked.handle);
     later<wire::ResetQp>(
         id,
         [this, handle = asked.handle, deadline = runtime_.platform->now() + runtime_.config.drain_timeout](
@@ -85,10 +87,14 @@ std::optional<bool> AttachedClient::retire(QpHandle handle, Clock::time_point de
 // Returns nothing while the queue pair is being drained, or if this turn must not end more objects. Otherwise returns
 // whether the queue pair was flushed in time. The caller then ends or restarts the queue pair.
 std::optional<bool> AttachedClient::is_drained(QpHandle handle) noexcept {
-    OwnQp& own = qps_.at(handle);
     if (left_in_turn_ <= 0) {
         return std::nullopt;
     }
+    const auto found = qps_.find(handle);
+    if (found == qps_.end()) {
+        return true;  // a close that was begun before has ended
+    }
+    OwnQp& own = found->second;
     std::optional<bool> drained = true;
     try {
         drained = own.retirement ? runtime_.retired_here(*own.retirement) : std::optional(true);
@@ -158,6 +164,7 @@ AttachedClient::Retirements AttachedClient::begin_retiring(const std::vector<QpH
     ends.under_way.reserve(std::min(handles.size(), kRetiringMax));
     for (const QpHandle handle : handles) {
         qps_.at(handle).busy = true;
+        runtime_.close_instead_here(handle);
     }
     return ends;
 }
@@ -166,7 +173,11 @@ bool AttachedClient::retire_some(Retirements& ends) noexcept {
     for (; left_in_turn_ > 0 && !ends.waiting.empty() && ends.under_way.size() < kRetiringMax; --left_in_turn_) {
         const QpHandle handle = ends.waiting.front();
         ends.waiting.pop_front();
-        OwnQp& own = qps_.at(handle);
+        const auto found = qps_.find(handle);
+        if (found == qps_.end()) {
+            continue;  // a close that was begun before has ended
+        }
+        OwnQp& own = found->second;
         try {
             if (!own.retirement) {  // otherwise the queue pair is being closed or reset already
                 own.retirement = runtime_.begin_retiring_here(handle, ends.deadline);
@@ -323,6 +334,7 @@ bool AttachedClient::close_some() noexcept {
     }
     default_pds_.clear();
     qps_.clear();
+    closed_qps_.clear();
     return true;
 }
 

@@ -125,7 +125,13 @@ void AttachedClient::require_session(std::uint32_t id) const {
 
 void AttachedClient::drop_session(std::uint32_t id) {
     std::erase_if(srqs_, [&](const auto& srq) { return srq.second.session == id; });
-    std::erase_if(qps_, [&](const auto& qp) { return qp.second.sessions.contains(id) && !runtime_.has_qp(qp.first); });
+    std::erase_if(qps_, [&](const auto& qp) {
+        const bool ended = qp.second.sessions.contains(id) && !runtime_.has_qp(qp.first);
+        if (ended) {
+            events_.remove(qp.first);
+        }
+        return ended;
+    });
     slots_refused_of_closed_ += runtime_.submissions_refused(id);
     runtime_.release_session(id);
     sessions_.erase(id);
@@ -200,6 +206,7 @@ wire::QpNamed AttachedClient::carry_out(const wire::CreateQp& asked) {
     spec.pd = pd_for(device, spec.pd);
     own.requests = account_->take(Thing::work_request, requests);
     MapPlace place(qps_, std::move(own));
+    events_.prepare();
     const QpHandle handle = runtime_.create_qp(spec);
     place.take(handle);
     events_.add(handle);
@@ -235,7 +242,9 @@ wire::Counted AttachedClient::carry_out(const wire::AskRnrCounts& asked) {
 
 wire::Listening AttachedClient::carry_out(const wire::Listen& asked) {
     MapPlace own(listeners_, account_->take(Thing::listener));
-    const OpenedListener opened = runtime_.listen(asked.address.string(), asked.device.string());
+    events_.prepare();
+    const OpenedListener opened = runtime_.listen(asked.address.string(), asked.device.string(),
+                                                  asked.raw != 0 ? PrivateDataForm::raw : PrivateDataForm::framed);
     own.take({opened.device, opened.id});
     events_.add(ListenerHandle{.number = opened.id, .device = opened.device});
     return {.id = opened.id, .device = opened.device, .address = wire::AddressText(opened.address)};
@@ -250,7 +259,8 @@ wire::Nothing AttachedClient::carry_out(const wire::StopListening& asked) {
 }
 
 wire::Nothing AttachedClient::carry_out(const wire::Reject& asked) {
-    if (requests_.erase({asked.device, asked.request}) != 0) {
+    if (requests_.contains({asked.device, asked.request})) {
+        answered(asked.device, asked.request);
         runtime_.reject(asked.device, asked.request, unpacked(asked.private_data));
     }
     return {};

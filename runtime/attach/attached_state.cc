@@ -250,9 +250,12 @@ void AttachedState::take(wire::Packet&& packet) {
 
 void AttachedState::take_events(const wire::Packet& packet) {
     wire::Answer<wire::ConnectionEvents> answer;
-    if (!packet.read(answer) || answer.outcome.error != 0) {
-        log_error("the daemon gives no events of connections: {}", answer.outcome.text.string());
+    if (!packet.read(answer)) {
+        log_error("the daemon's events of connections do not fit: daemon and library must have one version");
         return;
+    }
+    if (answer.outcome.error != 0) {  // for example, the daemon has no memory at the moment
+        log_warning("the daemon gives no events of connections, and is asked again: {}", answer.outcome.text.string());
     }
     const wire::ConnectionEvents& told = answer.body;
     for (std::size_t i = 0; i < std::min<std::size_t>(told.count, told.events.size()); ++i) {
@@ -274,16 +277,19 @@ void AttachedState::take_events(const wire::Packet& packet) {
 // Does not wait for room in the socket. The reader thread tries again when there is room.
 void AttachedState::ask_for_events() noexcept {
     const wire::Request<wire::NextEvents> request{{.kind = wire::Kind::next_events, .id = next_id()}, {}};
-    const bool sent = wire::send_packet(socket_.get(), std::as_bytes(std::span(&request, 1)), {}) != EAGAIN;
+    const int error = wire::send_packet(socket_.get(), std::as_bytes(std::span(&request, 1)), {});
     const std::lock_guard lock(mutex_);
-    events_unasked_ = !sent;
+    events_unasked_ = error != 0 && error != EPIPE;
 }
 
 /// Call this when no more answers arrive. Wakes all threads that wait for an answer.
 void AttachedState::lose() noexcept {
-    const std::lock_guard lock(mutex_);
-    lost_.store(true, std::memory_order_release);
-    changed_.notify_all();
+    {
+        const std::lock_guard lock(mutex_);
+        lost_.store(true, std::memory_order_release);
+        changed_.notify_all();
+    }
+    events_.close();
 }
 
 // The daemon is gone, and the kernel has destroyed its queue pairs (H2). So all work requests in flight end here.

@@ -55,7 +55,7 @@ public:
     std::optional<RnrCounts> rnr_counts(QpHandle handle) override;
     std::optional<RnrCounts> rnr_counts(const std::string& device) override;
 
-    OpenedListener listen(const std::string& address, const std::string& device) override;
+    OpenedListener listen(const std::string& address, const std::string& device, PrivateDataForm form) override;
     void stop_listening(std::uint32_t device, std::uint64_t listener) noexcept override;
     std::optional<IncomingConnection> next_request(std::uint32_t device, std::uint64_t listener,
                                                    std::chrono::milliseconds timeout) override;

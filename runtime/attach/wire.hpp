@@ -219,7 +219,7 @@ struct ConnectTo {
 /// A connection's private data.
 struct PrivateData {
     std::uint32_t size = 0;
-    std::array<std::byte, kReplyPrivateDataMax> bytes{};
+    std::array<std::byte, kRawReplyPrivateDataMax> bytes{};
 };
 [[nodiscard]] inline std::vector<std::byte> bytes_of(const PrivateData& data) {
     const std::size_t size = std::min<std::size_t>(data.size, data.bytes.size());
@@ -229,13 +229,13 @@ using AddressText = Text<256>;
 
 struct Connected {
     PrivateData answered;
-    std::uint32_t reserved = 0;
 };
 struct Connect {
     static constexpr Kind kKind = Kind::connect;
     using Answered = Connected;
     QpHandle handle;
     std::uint32_t timeout_ms = 0;
+    std::uint32_t raw = 0;  ///< PrivateDataForm::raw, else framed
     AddressText address;
     PathAttributes path;
     PrivateData private_data;
@@ -269,6 +269,7 @@ struct Listen {
     using Answered = Listening;
     AddressText address;
     NameText device;
+    std::uint64_t raw = 0;  ///< PrivateDataForm::raw, else framed
 };
 struct StopListening {
     static constexpr Kind kKind = Kind::stop_listening;
@@ -282,6 +283,7 @@ struct Incoming {
     AddressText peer;
     FlowBlock flow;
     PrivateData private_data;
+    std::uint32_t max_dest_rd_atomic = 0;
     std::uint32_t reserved = 0;
 };
 struct NextRequest {
@@ -543,7 +545,6 @@ struct ConnectionEvents {
     std::array<ConnectionEvent, kMost> events{};
     ErrorText text;
     PrivateData private_data;
-    std::uint32_t reserved = 0;
 };
 /// Asks for events of connections. The answer comes when there are some. A process has one such request at a time.
 struct NextEvents {

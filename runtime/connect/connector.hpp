@@ -32,6 +32,9 @@ struct ConnectingQp {
     std::function<void(ibv_qp_attr&, int mask)> modify;
     QpType type = QpType::rc;  ///< RC or UC
     FlowBlock flow{};          ///< this side's control block and kind of flow control
+    /// The form of the private data of a connection that this QP asks for. If this QP accepts one, the listener's form
+    /// counts.
+    PrivateDataForm form = PrivateDataForm::framed;
 };
 
 using ConnectionId = std::uint64_t;  ///< a connector never reuses an id; 0: no connection
@@ -55,6 +58,7 @@ struct ConnectEvent {
     int error = 0;     ///< failed, disconnected: errno value
     std::string text;  ///< failed, or device removed: the reason, as a sentence; request: the peer's name, for logs
     FlowBlock flow{};  ///< the peer's: in `request`, and in `established` on the calling side
+    std::uint8_t max_dest_rd_atomic = 0;  ///< request: reads and atomics that the peer serves at once
 };
 
 class Connector {
@@ -66,7 +70,8 @@ public:
     /// For a names connector, an address is any word. For an rdma_cm connector, it is "ADDRESS:PORT" or
     /// "[ADDRESS%zone]:PORT", numeric. Throws pollcore::Error if the address cannot be parsed, is in use, or belongs to
     /// another device.
-    [[nodiscard]] virtual ListenerId listen(const std::string& address) = 0;
+    [[nodiscard]] virtual ListenerId listen(const std::string& address, PrivateDataForm form) = 0;
+    [[nodiscard]] ListenerId listen(const std::string& address) { return listen(address, PrivateDataForm::framed); }
     /// The address on which the listener listens. If listen() was called with port 0, it contains the port that the
     /// kernel chose.
     [[nodiscard]] virtual std::string address_of(ListenerId listener) const = 0;

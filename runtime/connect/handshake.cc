@@ -51,6 +51,24 @@ std::vector<std::byte> encode_private_data(std::span<const std::byte> payload, s
     return frame;
 }
 
+std::vector<std::byte> private_data_to_send(PrivateDataForm form, std::span<const std::byte> payload,
+                                            std::size_t payload_max, const FlowBlock& flow) {
+    if (form == PrivateDataForm::framed) {
+        return encode_private_data(payload, payload_max, flow);
+    }
+    if (flow.kind != FlowControl::off) {
+        throw Error(EINVAL,
+                    "flow control needs framed private data, which tells the peer where the control block is; choose "
+                    "PrivateDataForm::framed at both ends, or FlowControl::off");
+    }
+    if (payload.size() > payload_max + kPrivateDataHeader) {
+        throw Error(EMSGSIZE, fmt::format("private data of {} bytes does not fit: this message of rdma_cm carries at "
+                                          "most {}; send the rest over the connection",
+                                          payload.size(), payload_max + kPrivateDataHeader));
+    }
+    return {payload.begin(), payload.end()};
+}
+
 std::string_view private_data_fault_text(PrivateDataFault fault) noexcept {
     switch (fault) {
         case PrivateDataFault::none: return "nothing is wrong with it";

@@ -38,6 +38,11 @@ static_assert(kRequestPrivateDataMax <= 255 && kReplyPrivateDataMax <= 255, "a l
 [[nodiscard]] std::vector<std::byte> encode_private_data(std::span<const std::byte> payload, std::size_t payload_max,
                                                          const FlowBlock& flow = {});
 
+/// Returns the bytes that go into a message of rdma_cm: with the header, or unchanged in the raw form. `payload_max` is
+/// the limit of the framed form. Throws pollcore::Error: EMSGSIZE, and EINVAL for flow control in the raw form.
+[[nodiscard]] std::vector<std::byte> private_data_to_send(PrivateDataForm form, std::span<const std::byte> payload,
+                                                          std::size_t payload_max, const FlowBlock& flow = {});
+
 /// The reason why bytes with the magic are not valid private data of pollcore.
 enum class PrivateDataFault {
     none,
@@ -55,5 +60,10 @@ struct DecodedPrivateData {
     std::span<const std::byte> payload;  ///< a part of the decoded bytes; empty if there is a fault
 };
 [[nodiscard]] DecodedPrivateData decode_private_data(std::span<const std::byte> received) noexcept;
+/// In the raw form nothing is decoded.
+[[nodiscard]] inline DecodedPrivateData private_data_that_came(PrivateDataForm form,
+                                                               std::span<const std::byte> received) noexcept {
+    return form == PrivateDataForm::raw ? DecodedPrivateData{.payload = received} : decode_private_data(received);
+}
 
 }  // namespace pollcore

@@ -8,25 +8,24 @@
 #include <fmt/format.h>
 
 #include "base/undo.hpp"
+#include "connect/handshake.hpp"
 #include "connect/names_sentences.hpp"
 #include "pollcore/error.hpp"
 #include "pollcore/limits.hpp"
 
 namespace pollcore {
-namespace {
 
-void require_fits(std::span<const std::byte> data, std::size_t most) {
-    if (data.size() <= most)
-        return;
-    throw Error(std::errc::message_size,
-                fmt::format("private data of {} bytes does not fit: at most {} go along here", data.size(), most));
+std::vector<std::byte> NamesConnector::private_data_on_wire(PrivateDataForm form,
+                                                            std::span<const std::byte> private_data,
+                                                            std::size_t framed_max, const FlowBlock& flow) {
+    std::vector<std::byte> bytes = private_data_to_send(form, private_data, framed_max, flow);
+    bytes.resize(kPrivateDataHeader + framed_max);
+    return bytes;
 }
 
-}  // namespace
-
 NamesConnector::~NamesConnector() {
-    for (const auto& [id, name] : listeners_)
-        table_->remove(name);
+    for (const auto& [id, listener] : listeners_)
+        table_->remove(listener.name);
     const auto gone = [this] {
         return said([this] { return fmt::format("the peer's connector on {} was closed", device_.describe()); });
     };
@@ -45,7 +44,7 @@ NamesConnector::~NamesConnector() {
 
 // ---- listening ----
 
-ListenerId NamesConnector::listen(const std::string& address) {
+ListenerId NamesConnector::listen(const std::string& address, PrivateDataForm form) {
     const bool word = !address.empty() && std::none_of(address.begin(), address.end(),
                                                        [](unsigned char c) { return c <= ' ' || c == 0x7f; });
     if (!word) {
@@ -54,7 +53,7 @@ ListenerId NamesConnector::listen(const std::string& address) {
                                 device_.describe()));
     }
     const ListenerId id = ++last_id_;
-    const auto placed = listeners_.emplace(id, address).first;
+    const auto placed = listeners_.emplace(id, Listener{address, form}).first;
     Undo take_back([&]() noexcept { listeners_.erase(placed); });
     if (!table_->add(address, {inbox_, id})) {
         throw Error(std::errc::address_in_use,
@@ -72,12 +71,12 @@ std::string NamesConnector::address_of(ListenerId listener) const {
         throw Error(std::errc::invalid_argument,
                     fmt::format("listener {} on {} is not there", listener, device_.describe()));
     }
-    return found->second;
+    return found->second.name;
 }
 
 void NamesConnector::stop_listening(ListenerId listener) noexcept {
     if (const auto found = listeners_.find(listener); found != listeners_.end()) {
-        table_->remove(found->second);
+        table_->remove(found->second.name);
         listeners_.erase(found);
     }
 }
@@ -86,13 +85,14 @@ void NamesConnector::stop_listening(ListenerId listener) noexcept {
 
 ConnectionId NamesConnector::connect(const std::string& address, ConnectingQp qp, const PathAttributes& path,
                                      std::span<const std::byte> private_data) {
-    require_fits(private_data, kRequestPrivateDataMax - (qp.flow.kind != FlowControl::off ? kPrivateDataFlow : 0));
+    std::vector<std::byte> on_wire = private_data_on_wire(qp.form, private_data, kRequestPrivateDataMax, qp.flow);
     const ConnectionId id = ++last_id_;
     const auto placed = connections_.try_emplace(id).first;
     Undo take_back([&]() noexcept { connections_.erase(placed); });
     Connection& connection = placed->second;
     connection.state = State::requested;
     connection.name = address;
+    connection.form = qp.form;
     connection.path = path;
     connection.psn = next_psn();
     Letter letter(1);
@@ -100,7 +100,7 @@ ConnectionId NamesConnector::connect(const std::string& address, ConnectingQp qp
     request.kind = Message::Kind::request;
     request.from = {inbox_, id};
     request.offer = offer_of(qp, path, connection.psn);
-    request.private_data.assign(private_data.begin(), private_data.end());
+    request.private_data = std::move(on_wire);
     request.text = fmt::format("queue pair {} on {}", qp.qp_num, device_.describe());
     const auto listener = table_->find(address);
     take_back.keep();
@@ -129,17 +129,17 @@ ConnectionId NamesConnector::connect(const std::string& address, ConnectingQp qp
 
 void NamesConnector::accept(ConnectionId request, ConnectingQp qp, const PathAttributes& path,
                             std::span<const std::byte> private_data) {
-    require_fits(private_data, kReplyPrivateDataMax - (qp.flow.kind != FlowControl::off ? kPrivateDataFlow : 0));
     if (const auto known = connections_.find(request);
         known != connections_.end() && known->second.state == State::withdrawn) {
         return fail(request, known->second, ECONNRESET, said([] { return std::string(kGivenUp); }));
     }
     Connection& connection = find(request, State::asked, "accept");
+    std::vector<std::byte> on_wire = private_data_on_wire(connection.form, private_data, kReplyPrivateDataMax, qp.flow);
     connection.psn = next_psn();
     Message reply;
     reply.kind = Message::Kind::reply;
     reply.offer = offer_of(qp, path, connection.psn);
-    reply.private_data.assign(private_data.begin(), private_data.end());
+    reply.private_data = std::move(on_wire);
     try {
         make_ready(connection, qp, path, connection.peer_offer);
     } catch (const std::exception& error) {
@@ -152,16 +152,16 @@ void NamesConnector::accept(ConnectionId request, ConnectingQp qp, const PathAtt
 }
 
 void NamesConnector::reject(ConnectionId request, std::span<const std::byte> private_data) {
-    require_fits(private_data, kReplyPrivateDataMax);
     if (const auto known = connections_.find(request);
         known != connections_.end() && known->second.state == State::withdrawn) {
         connections_.erase(known);
         return;
     }
     Connection& connection = find(request, State::asked, "reject");
+    std::vector<std::byte> on_wire = private_data_on_wire(connection.form, private_data, kRejectPrivateDataMax, {});
     Message answer =
         refusal(ECONNREFUSED, fmt::format("the listener on \"{}\" rejected the connection", connection.name));
-    answer.private_data.assign(private_data.begin(), private_data.end());
+    answer.private_data = std::move(on_wire);
     tell(connection, request, std::move(answer));
     connections_.erase(request);
 }

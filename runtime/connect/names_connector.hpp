@@ -40,7 +40,8 @@ public:
         : device_(device), table_(NameTable::of_fabric(device.fabric_name())), inbox_(std::make_shared<Inbox>()) {}
     ~NamesConnector() override;
 
-    [[nodiscard]] ListenerId listen(const std::string& address) override;
+    using Connector::listen;
+    [[nodiscard]] ListenerId listen(const std::string& address, PrivateDataForm form) override;
     [[nodiscard]] std::string address_of(ListenerId listener) const override;
     void stop_listening(ListenerId listener) noexcept override;
     [[nodiscard]] ConnectionId connect(const std::string& address, ConnectingQp qp, const PathAttributes& path,
@@ -73,12 +74,17 @@ private:
         State state{};
         Endpoint peer;  ///< the other side; on the active side, before the reply: the listener's inbox
         std::string name;
+        PrivateDataForm form = PrivateDataForm::framed;
         Offer peer_offer;  ///< passive side: the offer in the request
         ConnectingQp qp;   ///< active side, before the reply: this side's QP
         PathAttributes path;
         std::uint32_t psn = 0;
     };
 
+    /// Returns the bytes as the peer gets them: framed or not, and padded with zeros as by rdma_cm (H14).
+    [[nodiscard]] static std::vector<std::byte> private_data_on_wire(PrivateDataForm form,
+                                                                     std::span<const std::byte> private_data,
+                                                                     std::size_t framed_max, const FlowBlock& flow);
     void handle(Letter letter);
     void on_request(Letter letter);
     void on_withdrawal(const Endpoint& from);
@@ -99,7 +105,11 @@ private:
     SoftDevice& device_;
     std::shared_ptr<NameTable> table_;
     std::shared_ptr<Inbox> inbox_;
-    std::map<ListenerId, std::string> listeners_;
+    struct Listener {
+        std::string name;
+        PrivateDataForm form;
+    };
+    std::map<ListenerId, Listener> listeners_;
     std::map<ConnectionId, Connection> connections_;
     Notice events_;
     std::uint64_t last_id_ = 0;

@@ -5,12 +5,32 @@
 
 #include <fmt/format.h>
 
+#include "connect/handshake.hpp"
 #include "connect/names_connector.hpp"
 #include "connect/names_sentences.hpp"
 #include "connect/transitions.hpp"
 #include "pollcore/error.hpp"
 
 namespace pollcore {
+namespace {
+
+/// Leaves only the user's bytes in `bytes`, and the padding in the raw form. Allocates nothing. After a fault, leaves
+/// no bytes.
+[[nodiscard]] PrivateDataFault unpack(PrivateDataForm form, std::vector<std::byte>& bytes) noexcept {
+    const DecodedPrivateData data = private_data_that_came(form, bytes);
+    if (data.payload.empty()) {
+        bytes.clear();
+        return data.fault;
+    }
+    const std::ptrdiff_t begin = data.payload.data() - bytes.data();
+    const std::size_t size = data.payload.size();
+    bytes.erase(bytes.begin(), bytes.begin() + begin);
+    bytes.resize(size);
+    return PrivateDataFault::none;
+}
+
+}  // namespace
+
 std::optional<ConnectEvent> NamesConnector::next_event() {
     while (events_.empty()) {
         if (Letter letter = inbox_->take(); !letter.empty()) {
@@ -61,6 +81,7 @@ void NamesConnector::handle(Letter letter) {
             break;
         case Message::Kind::refused:
             if (connection.state == State::requested || connection.state == State::accepted) {
+                (void)unpack(connection.form, message.private_data);
                 fail(id, connection, message.error, said([&] {
                          return fmt::format("the connection to \"{}\" was refused: {}", connection.name, message.text);
                      }),
@@ -90,7 +111,7 @@ void NamesConnector::on_request(Letter letter) {
     auto placed = connections_.end();
     try {
         placed = connections_.try_emplace(id).first;
-        placed->second.name = listener->second;
+        placed->second.name = listener->second.name;
     } catch (const std::bad_alloc&) {
         if (placed != connections_.end())
             connections_.erase(placed);
@@ -99,6 +120,15 @@ void NamesConnector::on_request(Letter letter) {
                     refusal(ENOMEM, said([] { return std::string("the listener has no memory for it"); })));
     }
     Connection& connection = placed->second;
+    connection.form = listener->second.form;
+    if (const PrivateDataFault fault = unpack(connection.form, message.private_data); fault != PrivateDataFault::none) {
+        connections_.erase(placed);
+        const Endpoint from = std::move(message.from);
+        return tell(from, id, std::move(letter), refusal(ECONNREFUSED, said([&] {
+                                                             return fmt::format("of its private data, {}",
+                                                                                private_data_fault_text(fault));
+                                                         })));
+    }
     connection.state = State::asked;
     connection.peer = std::move(message.from);
     connection.peer_offer = message.offer;
@@ -107,7 +137,8 @@ void NamesConnector::on_request(Letter letter) {
                        .listener = message.listener,
                        .private_data = std::move(message.private_data),
                        .text = std::move(message.text),
-                       .flow = message.offer.qp.flow});
+                       .flow = message.offer.qp.flow,
+                       .max_dest_rd_atomic = message.offer.max_dest_rd_atomic});
 }
 
 // The sender has given up its request, so nobody waits for an answer.
@@ -129,6 +160,10 @@ void NamesConnector::on_withdrawal(const Endpoint& from) {
 void NamesConnector::on_reply(ConnectionId id, Connection& connection, Message& message) {
     connection.peer = std::move(message.from);
     try {
+        if (const PrivateDataFault fault = unpack(connection.form, message.private_data);
+            fault != PrivateDataFault::none) {
+            throw Error(EPROTO, fmt::format("of the private data of the answer, {}", private_data_fault_text(fault)));
+        }
         make_ready(connection, connection.qp, connection.path, message.offer);
     } catch (const std::exception& error) {
         tell(connection, id, refusal(ECONNREFUSED, not_ready(error)));

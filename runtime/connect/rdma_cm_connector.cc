@@ -120,7 +120,7 @@ void RdmaCmConnector::check_type(const ConnectingQp& qp) const {
 
 // --- Listening ---
 
-ListenerId RdmaCmConnector::listen(const std::string& address) {
+ListenerId RdmaCmConnector::listen(const std::string& address, PrivateDataForm form) {
     CmAddress wanted = CmAddress::parse(address);
     const ListenerId number = ++last_number_;
     UniqueId id = create_id(number);
@@ -141,7 +141,7 @@ ListenerId RdmaCmConnector::listen(const std::string& address) {
     if (rdma_listen(id.get(), kBacklog) != 0) {
         throw Error(errno, fmt::format("cannot listen on {} with {}", address, own_device()));
     }
-    listeners_.emplace(number, std::move(id));
+    listeners_.emplace(number, Listener{std::move(id), form});
     return number;
 }
 
@@ -150,7 +150,7 @@ std::string RdmaCmConnector::address_of(ListenerId listener) const {
     if (found == listeners_.end()) {
         throw Error(EINVAL, fmt::format("there is no listener {} on {}", listener, own_device()));
     }
-    return CmAddress(*rdma_get_local_addr(found->second.get())).text();
+    return CmAddress(*rdma_get_local_addr(found->second.id.get())).text();
 }
 
 void RdmaCmConnector::stop_listening(ListenerId listener) noexcept {
@@ -172,12 +172,13 @@ ConnectionId RdmaCmConnector::connect(const std::string& address, ConnectingQp q
                                 "information",
                                 address, path.mtu, port_mtu, own_device()));
     }
-    std::vector<std::byte> frame = encode_private_data(private_data, kRequestPrivateDataMax, qp.flow);
+    std::vector<std::byte> frame = private_data_to_send(qp.form, private_data, kRequestPrivateDataMax, qp.flow);
 
     Connection connection;
     connection.number = ++last_number_;
     connection.state = State::resolving_address;
     connection.peer = destination.text();
+    connection.form = qp.form;
     connection.qp = std::move(qp);
     connection.path = path;
     connection.frame = std::move(frame);
@@ -218,7 +219,7 @@ void RdmaCmConnector::accept(ConnectionId request, ConnectingQp qp, const PathAt
     }
     check_type(qp);
     check_path(path);
-    connection.frame = encode_private_data(private_data, kReplyPrivateDataMax, qp.flow);
+    connection.frame = private_data_to_send(connection.form, private_data, kReplyPrivateDataMax, qp.flow);
     connection.qp = std::move(qp);
     connection.path = path;
     agree_as_answerer(connection);
@@ -229,7 +230,7 @@ void RdmaCmConnector::accept(ConnectionId request, ConnectingQp qp, const PathAt
 
 void RdmaCmConnector::reject(ConnectionId request, std::span<const std::byte> private_data) {
     Connection& connection = find_request(request, "reject");
-    const auto frame = encode_private_data(private_data, kRejectPrivateDataMax);
+    const auto frame = private_data_to_send(connection.form, private_data, kRejectPrivateDataMax);
     // If this call fails, the peer has already left, and nobody has to be told.
     (void)rdma_reject(connection.id.get(), frame.data(), static_cast<std::uint8_t>(frame.size()));
     connections_.erase(request);

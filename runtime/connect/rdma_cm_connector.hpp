@@ -48,7 +48,8 @@ public:
     explicit RdmaCmConnector(Device& device);
     ~RdmaCmConnector() override;
 
-    [[nodiscard]] ListenerId listen(const std::string& address) override;
+    using Connector::listen;
+    [[nodiscard]] ListenerId listen(const std::string& address, PrivateDataForm form) override;
     [[nodiscard]] std::string address_of(ListenerId listener) const override;
     void stop_listening(ListenerId listener) noexcept override;
 
@@ -94,7 +95,8 @@ private:
         std::string peer;  ///< the peer's address, for error messages
         ConnectingQp qp;
         PathAttributes path;
-        std::vector<std::byte> frame;     ///< the private data to send, with its header
+        PrivateDataForm form = PrivateDataForm::framed;
+        std::vector<std::byte> frame;     ///< the private data to send, in this form
         std::uint8_t rd_atomic = 0;       ///< agreed: reads and atomics that we may have in flight
         std::uint8_t dest_rd_atomic = 0;  ///< agreed: reads and atomics of the peer that we serve
         bool disconnect_called = false;
@@ -178,7 +180,11 @@ private:
     UniqueFd pending_fd_;            ///< readable while pending_ holds something
     UniqueFd epoll_;                 ///< over the channel and pending_fd_; returned by fd()
     std::uint64_t last_number_ = 0;  ///< connections and listeners share one sequence of numbers
-    std::unordered_map<ListenerId, UniqueId> listeners_;
+    struct Listener {
+        UniqueId id;
+        PrivateDataForm form;
+    };
+    std::unordered_map<ListenerId, Listener> listeners_;
     std::unordered_map<ConnectionId, Connection> connections_;
     /// Requests, in the order in which look_for_withdrawn_requests() checks them. An answered request stays here until
     /// this function removes it.

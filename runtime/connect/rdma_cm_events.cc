@@ -146,7 +146,10 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_request(CmEvent& event) {
 
     ConnectEvent result;
     result.listener = listener;
-    const DecodedPrivateData data = decode_private_data(event.private_data);
+    if (const auto found = listeners_.find(listener); found != listeners_.end()) {
+        connection.form = found->second.form;
+    }
+    const DecodedPrivateData data = private_data_that_came(connection.form, event.private_data);
     const std::string other = foreign_device(*event.id);
     if (!other.empty() || data.fault != PrivateDataFault::none) {
         result.kind = ConnectEvent::Kind::failed;
@@ -162,6 +165,7 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_request(CmEvent& event) {
     result.connection = connection.number;
     result.private_data.assign(data.payload.begin(), data.payload.end());
     result.flow = data.flow;
+    result.max_dest_rd_atomic = connection.rd_atomic;
     result.text = connection.peer;
     requests_.push_back(connection.number);
     connections_.emplace(connection.number, std::move(connection));
@@ -233,7 +237,7 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_of_connection(Connection& co
 std::optional<ConnectEvent> RdmaCmConnector::handle_response(Connection& connection, const CmEvent& event) {
     // If this throws, attempt() destroys the identifier, and then the kernel rejects the peer's answer.
     auto failed = attempt(connection, [&] {
-        const DecodedPrivateData data = decode_private_data(event.private_data);
+        const DecodedPrivateData data = private_data_that_came(connection.form, event.private_data);
         if (data.fault != PrivateDataFault::none) {
             throw Error(EPROTO, fmt::format("refused the answer of {}: of its private data, {}", connection.peer,
                                             private_data_fault_text(data.fault)));
@@ -272,7 +276,7 @@ ConnectEvent RdmaCmConnector::handle_rejection(Connection& connection, const CmE
     std::string text = fmt::format("{} rejected the connection from {}: {}", connection.peer, own_device(),
                                    rejection_text(event.status));
     if (event.status == kRejectedByConsumer) {
-        const DecodedPrivateData data = decode_private_data(event.private_data);
+        const DecodedPrivateData data = private_data_that_came(connection.form, event.private_data);
         private_data.assign(data.payload.begin(), data.payload.end());
         if (data.fault != PrivateDataFault::none) {
             text += fmt::format(" (its private data is left out: {})", private_data_fault_text(data.fault));

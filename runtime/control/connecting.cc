@@ -5,6 +5,7 @@
 
 #include "base/log.hpp"
 #include "base/map_place.hpp"
+#include "base/printable.hpp"
 #include "base/undo.hpp"
 #include "control/runtime_state.hpp"
 
@@ -24,7 +25,7 @@ void require_private_data(std::size_t size, std::size_t most) {
 
 }  // namespace
 
-ConnectingQp RuntimeState::connecting(QpSlot& qp) {
+ConnectingQp RuntimeState::connecting(QpSlot& qp, PrivateDataForm form) {
     return {.qp_num = qp.qp_num,
             .srq = qp.srq != nullptr,
             .modify =
@@ -36,12 +37,13 @@ ConnectingQp RuntimeState::connecting(QpSlot& qp) {
                     slot.moved |= moves;
                 },
             .type = qp.type,
-            .flow = flow_block_of(qp)};
+            .flow = flow_block_of(qp),
+            .form = form};
 }
 
 ConnectionKey RuntimeState::begin_connect_here(QpHandle handle, const std::string& address,
                                                const ConnectOptions& options, Report report) {
-    require_private_data(options.private_data.size(), kRequestPrivateDataMax);
+    require_private_data(options.private_data.size(), kRawRequestPrivateDataMax);  // the connector knows the form
     QpSlot& qp = live_qp_slot(handle);
     require_connectable(qp);
     require_not_ending(qp);
@@ -50,8 +52,8 @@ ConnectionKey RuntimeState::begin_connect_here(QpHandle handle, const std::strin
     }
     Attempts::node_type attempt = new_attempt(qp, report, fmt::format("connecting to {}", address), options.timeout);
     MapPlace own(qp_of_connection_, handle.index);
-    const ConnectionId id =
-        devices_[qp.device]->connector->connect(address, connecting(qp), options.path, options.private_data);
+    const ConnectionId id = devices_[qp.device]->connector->connect(address, connecting(qp, options.form), options.path,
+                                                                    options.private_data);
     qp.connection = id;
     own.take({qp.device, id});
     return await_outcome_here(std::move(attempt), {qp.device, id});
@@ -65,10 +67,10 @@ RuntimeState::Attempts::node_type RuntimeState::new_attempt(const QpSlot& qp, Re
     Attempt& attempt = one[{}];
     attempt.report = report;
     attempt.qp = qp.handle;
-    attempt.client = with_owner(qp).client;
+    attempt.client = qp.client;
     // A deadline beyond the clock's end would wrap into the past.
     constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
-    attempt.deadline = platform->now() + std::min(timeout, kLongest);
+    attempt.deadline = platform->now() + std::clamp(timeout, std::chrono::milliseconds(0), kLongest);
     attempt.what = std::move(what);
     attempt.event.kind = ConnectEvent::Kind::failed;
     attempt.event.error = ECANCELED;
@@ -88,7 +90,7 @@ ConnectionKey RuntimeState::await_outcome_here(Attempts::node_type attempt, cons
 
 ConnectionKey RuntimeState::begin_accept_here(std::uint32_t device, ConnectionId request, QpHandle handle,
                                               const FlowBlock& flow, const ConnectOptions& options, Report report) {
-    require_private_data(options.private_data.size(), kReplyPrivateDataMax);
+    require_private_data(options.private_data.size(), kRawReplyPrivateDataMax);
     QpSlot& qp = live_qp_slot(handle);
     if (qp.device != device) {
         throw Error(EINVAL, "the queue pair is of another device than the listener");
@@ -184,13 +186,20 @@ std::vector<std::byte> RuntimeState::conclude_here(Attempt& attempt, QpHandle ha
     if (!attempt.done) {
         throw Error(ETIMEDOUT, fmt::format("{}: not established within {} ms", what, options.timeout.count()));
     }
-    throw Error(attempt.event.error, fmt::format("{}: {}", what, attempt.event.text));
+    throw Error(attempt.event.error, why_failed(what, attempt.event));
+}
+
+// The reason, and what the peer says: the private data of its rejection.
+std::string RuntimeState::why_failed(const std::string& what, const ConnectEvent& event) {
+    std::string_view said(reinterpret_cast<const char*>(event.private_data.data()), event.private_data.size());
+    said = said.substr(0, said.find_last_not_of('\0') + 1);  // without padding
+    return said.empty() ? fmt::format("{}: {}", what, event.text)
+                        : fmt::format("{}: {}; it says {}", what, event.text, printable(said));
 }
 
 // Forgets a connection that was not established. If the QP is still in INIT, it may be used for another attempt.
 void RuntimeState::fail_connection_here(QpSlot& qp) noexcept {
     qp.peer_flow = {};
-    qp.error_told = true;  // the failure of the connection tells it
     if (qp.connection != 0) {
         qp_of_connection_.erase({qp.device, qp.connection});
         devices_[qp.device]->connector->forget(std::exchange(qp.connection, 0));
@@ -198,6 +207,7 @@ void RuntimeState::fail_connection_here(QpSlot& qp) noexcept {
     if (!qp.moved || qp.qp == nullptr) {
         return;
     }
+    qp.error_told = true;  // the failure of the connection tells it
     try {
         Transition error = to_state(IBV_QPS_ERR);
         modify_here(qp, error.attr, error.mask, QpState::error, Status::wr_flush_err);
@@ -215,9 +225,16 @@ void RuntimeState::disconnect(QpHandle handle) {
             } catch (const Error& error) {
                 log_debug("queue pair {}: {}; it is taken down on this side", qp.qp_num, error.what());
             }
-        } else if (!qp.disconnected) {  // there is no connector that would report the end
-            tell_of_qp_here(with_owner(qp).client, {.type = EventType::disconnected, .qp = handle});
         }
+        // Without a connection by address, there is no connector that would report the end.
+        const bool tell = qp.connection == 0 && !qp.disconnected;
+        const std::uint32_t client = qp.client;
+        const QpHandle own = qp.handle;
+        const Undo tell_last([&]() noexcept {
+            if (tell) {
+                tell_of_qp_here(client, {.type = EventType::disconnected, .qp = own});
+            }
+        });
         qp.disconnected = true;
         qp.error_told = true;
         qp.moved = true;
@@ -259,10 +276,10 @@ void RuntimeState::forget_connection_here(QpSlot& qp) noexcept {
 
 // ---- Listening ----
 
-OpenedListener RuntimeState::listen(const std::string& address, const std::string& device_name) {
+OpenedListener RuntimeState::listen(const std::string& address, const std::string& device_name, PrivateDataForm form) {
     return executor_->run([&] {
         DeviceSlot& device = device_slot(device_name);
-        const ListenerId id = device.connector->listen(address);
+        const ListenerId id = device.connector->listen(address, form);
         Undo take_back([&]() noexcept { device.connector->stop_listening(id); });
         OpenedListener listener{.id = id, .device = device.index, .address = device.connector->address_of(id)};
         const std::lock_guard lock(waiting_mutex_);
@@ -316,13 +333,14 @@ std::optional<IncomingConnection> RuntimeState::next_request(std::uint32_t devic
     return IncomingConnection{.id = event.connection,
                               .peer = std::move(event.text),
                               .private_data = std::move(event.private_data),
-                              .flow = event.flow};
+                              .flow = event.flow,
+                              .max_dest_rd_atomic = event.max_dest_rd_atomic};
 }
 
 void RuntimeState::reject(std::uint32_t device, ConnectionId request,
                           const std::vector<std::byte>& private_data) noexcept {
     try {
-        require_private_data(private_data.size(), kRejectPrivateDataMax);
+        require_private_data(private_data.size(), kRawRejectPrivateDataMax);
     } catch (const Error& error) {
         log_error("a rejection goes out without its private data: {}", error.what());
         return reject(device, request, {});
@@ -416,7 +434,11 @@ void RuntimeState::on_connect_event(DeviceSlot& device, ConnectEvent event) {
             if (qp == nullptr) {
                 break;
             }
-            tell_of_qp_here(with_owner(*qp).client, {.type = EventType::disconnected, .qp = qp->handle});
+            // The event comes last, so that the application finds the queue pair in error.
+            const std::uint32_t client = qp->client;
+            const QpHandle handle = qp->handle;
+            const Undo tell_last(
+                [&]() noexcept { tell_of_qp_here(client, {.type = EventType::disconnected, .qp = handle}); });
             if (std::exchange(qp->disconnected, true)) {
                 break;  // this side has disconnected, and its QP is in error
             }

@@ -174,8 +174,7 @@ void RuntimeState::on_async_event(DeviceSlot& device, const ibv_async_event& tak
 }
 
 QpAndOwner RuntimeState::with_owner(const QpSlot& qp) const noexcept {
-    const auto pd = pds_.find(qp.pd);  // after a device was lost, a domain may be gone before its queue pairs
-    return {.qp_num = qp.qp_num, .client = pd != pds_.end() ? pd->second.client : 0};
+    return {.qp_num = qp.qp_num, .client = qp.client};
 }
 
 void RuntimeState::log_line_of_qp(LogLevel level, const std::optional<QpAndOwner>& which, fmt::string_view what,
@@ -397,8 +396,13 @@ void RuntimeState::replace_cq(WorkerSlot& worker, std::uint32_t index) {
         }
         try {
             forget_connection_here(*qp);
-            tell_of_error_here(*qp);
+            const bool told = qp->disconnected || qp->ending || qp->error_told;
+            const QpHandle handle = qp->handle;
+            const std::uint32_t client = qp->client;
             destroy_qp_here(*qp, Status::fatal_err);
+            if (!told) {
+                tell_of_qp_here(client, {.type = EventType::qp_error, .qp = handle});
+            }
         } catch (const std::exception& error) {
             log_error("queue pair of a failed completion queue: {}", error.what());
             all = false;

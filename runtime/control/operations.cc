@@ -2,6 +2,7 @@
 // and the control thread continues it between its other jobs. So no operation delays other calls while it waits for a
 // device or a peer. The end is told to the thread that waits for it, or to the application by an event.
 #include <algorithm>
+#include <array>
 #include <new>
 #include <utility>
 
@@ -15,8 +16,10 @@ namespace {
 
 // One job begins and ends at most this many closes and resets. Each of them takes tens of microseconds.
 constexpr int kEndingsInJob = 16;
-// At most this many queue pairs are retired at once.
+// At most this many queue pairs are retired at once, and of one process only a part of them, so that the others have
+// their turn.
 constexpr int kUnderWayMax = 256;
+constexpr int kUnderWayOfOneMax = 64;
 
 constexpr std::chrono::hours kSomeTime{1};
 
@@ -37,6 +40,20 @@ void RuntimeState::require_not_ending(const QpSlot& qp) {
     }
 }
 
+// Whether an attempt to connect was begun and has no outcome yet.
+bool RuntimeState::is_connecting_by_event(const QpSlot& qp) noexcept {
+    const std::lock_guard lock(waiting_mutex_);
+    const auto found = attempts_.find({qp.device, qp.connection});
+    return found != attempts_.end() && found->second.report == Report::by_event;
+}
+
+void RuntimeState::require_not_connecting(const QpSlot& qp) {
+    if (is_connecting_by_event(qp)) {
+        throw Error(EBUSY,
+                    fmt::format("queue pair {} is being connected: wait for the event, or cancel it", qp.qp_num));
+    }
+}
+
 // ---- Events ----
 
 void RuntimeState::tell_of_qp_here(std::uint32_t client, Event&& event) noexcept {
@@ -50,22 +67,22 @@ void RuntimeState::tell_of_qp_here(std::uint32_t client, Event&& event) noexcept
 // Called when the queue pair is in error, and its application may not have caused that.
 void RuntimeState::tell_of_error_here(QpSlot& qp) noexcept {
     if (!qp.disconnected && !qp.ending && !std::exchange(qp.error_told, true)) {
-        tell_of_qp_here(with_owner(qp).client, {.type = EventType::qp_error, .qp = qp.handle});
+        tell_of_qp_here(qp.client, {.type = EventType::qp_error, .qp = qp.handle});
     }
 }
 
 void RuntimeState::tell_outcome_here(Attempt&& attempt) noexcept {
     Event event{.type = EventType::established, .qp = attempt.qp};
-    event.private_data = std::move(attempt.event.private_data);
     if (!attempt.established()) {
         event.type = EventType::connect_failed;
         event.error = attempt.event.error;
         try {
-            event.text = fmt::format("{}: {}", attempt.what, attempt.event.text);
+            event.text = why_failed(attempt.what, attempt.event);
         } catch (const std::bad_alloc&) {
             event.text = std::move(attempt.what);
         }
     }
+    event.private_data = std::move(attempt.event.private_data);
     tell_of_qp_here(attempt.client, std::move(event));
 }
 
@@ -133,20 +150,22 @@ void RuntimeState::begin_close(QpHandle handle, std::chrono::milliseconds timeou
 
 std::unique_ptr<QpEnding> RuntimeState::new_ending(const QpSlot& qp, bool reset, Report report,
                                                    std::chrono::milliseconds timeout) {
-    const std::chrono::milliseconds limit =
-        timeout.count() == 0 ? std::chrono::milliseconds(config.drain_timeout) : timeout;
     auto ending = std::make_unique<QpEnding>();
     ending->reset = reset;
     ending->report = report;
     ending->qp = qp.handle;
-    ending->client = with_owner(qp).client;
-    ending->deadline = platform->now() + std::min<std::chrono::milliseconds>(limit, std::chrono::hours(24));
+    ending->client = qp.client;
+    ending->limit = timeout.count() <= 0 ? config.drain_timeout
+                                         : std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24));
     return ending;
 }
 
 void RuntimeState::begin_ending_here(QpHandle handle, bool reset, std::chrono::milliseconds timeout) {
     const QpSlot& qp = reset ? live_qp_slot(handle) : qp_slot(handle);
     require_not_ending(qp);
+    if (reset) {
+        require_not_connecting(qp);
+    }
     std::unique_ptr<QpEnding> ending = new_ending(qp, reset, Report::by_event, timeout);
     start_here(*ending.release());
 }
@@ -181,24 +200,31 @@ void RuntimeState::await_end(QpEnding& ending) {
     }
 }
 
-// Does what can be done now. Returns whether the operation has ended.
+// Does what can be done now. Returns whether the operation has ended. For lack of memory nothing is done, and a later
+// call tries again (D29).
 bool RuntimeState::step_here(QpEnding& ending) noexcept {
     try {
         if (!ending.begun) {
-            ending.retirement = begin_retiring_here(ending.qp, ending.deadline);
+            ending.retirement = begin_retiring_here(ending.qp, platform->now() + ending.limit);
             ending.begun = true;
         }
-        const std::optional<bool> drained = ending.retirement ? retired_here(*ending.retirement) : std::optional(true);
-        if (!drained) {
-            return false;
+        if (!ending.retired) {
+            const std::optional<bool> drained =
+                ending.retirement ? retired_here(*ending.retirement) : std::optional(true);
+            if (!drained) {
+                return false;
+            }
+            ending.drained = *drained;
+            ending.retired = true;
         }
-        ending.drained = *drained;
         if (ending.reset) {
-            ending.renewed = restart_retired_here(ending.qp, *drained).first;
+            ending.renewed = restart_retired_here(ending.qp, ending.drained).first;
         } else {
-            end_retired_here(ending.qp, *drained);
+            end_retired_here(ending.qp, ending.drained);
         }
     } catch (const NoRoomForCommand&) {
+        return false;
+    } catch (const std::bad_alloc&) {
         return false;
     } catch (...) {
         ending.failure = std::current_exception();
@@ -210,6 +236,9 @@ bool RuntimeState::step_here(QpEnding& ending) noexcept {
 void RuntimeState::conclude_here(QpEnding& ending) noexcept {
     if (QpSlot* qp = find_qp(ending.renewed.valid() ? ending.renewed : ending.qp); qp != nullptr) {
         qp->ending = false;
+        if (ending.renewed.valid() && ending.report == Report::by_event) {
+            qp->former = ending.qp;
+        }
     }
     if (ending.report == Report::to_waiter) {
         const std::lock_guard lock(waiting_mutex_);
@@ -243,12 +272,19 @@ void RuntimeState::conclude_here(QpEnding& ending) noexcept {
 void RuntimeState::continue_endings_here() noexcept {
     int left = kEndingsInJob;
     int under_way = 0;
+    std::array<int, 64> of_client{};  // how many of the client are under way; clients may share a place
     for (QpEnding** at = &first_ending_; *at != nullptr && left > 0 && under_way < kUnderWayMax;) {
         QpEnding& ending = **at;
+        int& of_this_client = of_client[ending.client % of_client.size()];
         const bool begun = ending.begun;
+        if (!begun && of_this_client >= kUnderWayOfOneMax) {
+            at = &ending.next;
+            continue;
+        }
         if (!step_here(ending)) {
             left -= !begun && ending.begun;
             ++under_way;
+            ++of_this_client;
             at = &ending.next;
             continue;
         }
@@ -308,11 +344,11 @@ void RuntimeState::cancel_here(QpHandle handle) {
     if (qp == nullptr) {
         return;
     }
-    if (QpEnding* ending = find_ending(handle); ending != nullptr) {
-        ending->deadline = platform->now();
-        if (ending->retirement) {
-            ending->retirement->deadline = ending->deadline;
-            ending->retirement->command = 0;  // so that the worker gets another command, with the new deadline
+    if (QpEnding* ending = find_ending(qp->handle); ending != nullptr) {
+        // If its drain has begun, the worker gets another command, with a deadline that is over.
+        if (std::exchange(ending->limit, std::chrono::milliseconds(0)).count() != 0 && ending->retirement) {
+            ending->retirement->deadline = platform->now();
+            ending->retirement->command = 0;
         }
         return;
     }
@@ -332,17 +368,33 @@ bool RuntimeState::abandon_here(QpHandle handle) {
     if (qp == nullptr) {
         return false;
     }
-    if (QpEnding* ending = find_ending(handle); ending != nullptr) {
-        ending->report = ending->report == Report::by_event ? Report::to_nobody : ending->report;
+    if (QpEnding* ending = find_ending(qp->handle); ending != nullptr) {
+        if (ending->report == Report::to_waiter) {
+            return false;
+        }
+        ending->report = Report::to_nobody;
+        ending->reset = false;
         return true;
     }
-    std::unique_ptr<QpEnding> ending = new_ending(*qp, false, Report::to_nobody, {});
-    if (take_attempt_by_event(*qp).empty()) {
+    if (!is_connecting_by_event(*qp)) {
         return false;
     }
+    std::unique_ptr<QpEnding> ending = new_ending(*qp, false, Report::to_nobody, {});
+    (void)take_attempt_by_event(*qp);
     fail_connection_here(*qp);
     start_here(*ending.release());
     return true;
+}
+
+void RuntimeState::close_instead_here(QpHandle handle) noexcept {
+    if (QpEnding* ending = find_ending(handle); ending != nullptr) {
+        ending->reset = false;
+    }
+}
+
+QpHandle RuntimeState::current_handle_here(QpHandle handle) noexcept {
+    const QpSlot* qp = find_qp(handle);
+    return qp != nullptr ? qp->handle : QpHandle{};
 }
 
 }  // namespace pollcore

@@ -29,7 +29,8 @@ bool RuntimeState::close_qp(QpHandle handle) {
                 return;
             }
             require_not_ending(qp_slot(handle));
-            ending.deadline = platform->now() + config.drain_timeout;
+            ending.qp = qp_slot(handle).handle;
+            ending.limit = config.drain_timeout;
             start_here(ending);
         },
         Executor::Patience::unlimited);
@@ -79,6 +80,7 @@ std::optional<Retirement> RuntimeState::begin_retiring_here(QpHandle handle,
         return std::nullopt;  // there is no such QP, or it was lost with its device and has nothing in flight
     }
     forget_connection_here(*qp);
+    qp->error_told = true;  // what puts it in error from now on is this call
     if (planted(Bug::given_back_early)) {
         return std::nullopt;
     }
@@ -126,6 +128,10 @@ std::optional<bool> RuntimeState::retired_here(Retirement& retirement) {
             worker.begin_retiring(retirement.handle, platform->cycles() + platform->cycles_from(retirement.limit),
                                   retirement.quiet, retirement.device_lags);
         find_qp(retirement.handle)->retire_command = retirement.command;
+    }
+    if (qp->retire_command == 0) {
+        retirement.command = 0;  // another call has retired the queue pair, and could not end it
+        return std::nullopt;
     }
     if (qp->retire_command != retirement.command) {
         return std::nullopt;  // another call retires the queue pair, and will end it
@@ -215,6 +221,7 @@ void RuntimeState::keep_in_error(QpSlot& qp, Status cause) {
     }
     workers_[qp.worker]->proxy->unpark(qp.handle, QpState::error, cause, device_lags);
     qp.state = QpState::error;
+    workers_[qp.worker]->proxy->ignore(std::exchange(qp.retire_command, 0));
 }
 
 // ---- Beginning again ----
@@ -223,7 +230,8 @@ std::pair<QpHandle, bool> RuntimeState::reset(QpHandle handle) {
     QpEnding ending{.reset = true, .qp = handle};
     executor_->run([&] {
         require_not_ending(live_qp_slot(handle));
-        ending.deadline = platform->now() + config.drain_timeout;
+        require_not_connecting(qp_slot(handle));
+        ending.limit = config.drain_timeout;
         start_here(ending);
     });
     await_end(ending);
@@ -248,11 +256,12 @@ std::pair<QpHandle, bool> RuntimeState::restart_retired_here(QpHandle handle, bo
     }
     const bool datagram = qp.type == QpType::ud;
     const QpState state = datagram ? QpState::ready : QpState::init;
-    worker.renew(handle, life, state);
     workers_[qp.worker]->worker->failed_qps().forget(handle.index);
+    worker.renew(qp.handle, life, state);
     renew_windows_here(qp);  // windows whose binds this queue pair did not complete
     ++qp_lives_[handle.index];
     qp.handle = renewed;
+    qp.former = {};
     qp.state = state;
     qp.psn = psn;
     qp.moved = datagram;

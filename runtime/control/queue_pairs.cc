@@ -110,6 +110,7 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     slot->handle = {index, life.generation};
     slot->device = device.index;
     slot->pd = pd_of(device, spec.pd);
+    slot->client = pds_.at(slot->pd).client;
     slot->psn = random_psn();
     slot->type = spec.type;
     slot->qkey = spec.qkey;

@@ -300,7 +300,8 @@ DeviceSlot& RuntimeState::find_device(const std::string& name) {
 
 QpSlot* RuntimeState::find_qp(QpHandle handle) noexcept {
     QpSlot* qp = handle.index < qps_.size() ? qps_[handle.index].get() : nullptr;
-    return qp != nullptr && qp->handle == handle ? qp : nullptr;
+    const bool is_it = qp != nullptr && (qp->handle == handle || (handle.valid() && qp->former == handle));
+    return is_it ? qp : nullptr;
 }
 
 QpSlot& RuntimeState::qp_slot(QpHandle handle) {

@@ -227,6 +227,9 @@ struct SrqSlot {
 
 struct QpSlot {
     QpHandle handle;
+    /// The handle before a reset that was begun by event. The application uses this one until it has taken the event.
+    QpHandle former;
+    std::uint32_t client = 0;  // the process that owns the queue pair; 0: this process
     std::uint32_t device = 0;
     std::uint32_t worker = 0;
     std::uint32_t pd = 0;
@@ -314,10 +317,11 @@ struct QpEnding {
     bool reset = false;  ///< else a close
     Report report = Report::to_waiter;
     QpHandle qp{};
-    std::uint32_t client = 0;  ///< the process that owns the queue pair; 0: this process
-    std::chrono::steady_clock::time_point deadline{};
+    std::uint32_t client = 0;           ///< the process that owns the queue pair; 0: this process
+    std::chrono::milliseconds limit{};  ///< the time that the drain may take, from its beginning
     bool begun = false;
     std::optional<Retirement> retirement{};  ///< not set if nothing had to be retired
+    bool retired = false;                    ///< `drained` is known
     QpEnding* next = nullptr;
 
     // The outcome. A waiter waits for `ended_changed`, and owns the object. All others are owned by the list.
@@ -358,7 +362,7 @@ public:
     std::optional<RnrCounts> rnr_counts(QpHandle handle) override;
     std::optional<RnrCounts> rnr_counts(const std::string& device) override;
 
-    OpenedListener listen(const std::string& address, const std::string& device) override;
+    OpenedListener listen(const std::string& address, const std::string& device, PrivateDataForm form) override;
     void stop_listening(std::uint32_t device, ListenerId listener) noexcept override;
     std::optional<IncomingConnection> next_request(std::uint32_t device, ListenerId listener,
                                                    std::chrono::milliseconds timeout) override;
@@ -439,6 +443,14 @@ public:
                                     const ConnectOptions& options, Report report = Report::to_waiter);
     /// Begins to close or reset the queue pair; an event reports the end.
     void begin_ending_here(QpHandle handle, bool reset, std::chrono::milliseconds timeout);
+    /// Throws Error(EBUSY) while an attempt to connect the queue pair is under way that will end with an event.
+    void require_not_connecting_here(QpHandle handle) { require_not_connecting(qp_slot(handle)); }
+    /// Whether the queue pair is being closed or reset by begin_ending_here().
+    [[nodiscard]] bool is_ending_here(QpHandle handle) noexcept { return find_ending(handle) != nullptr; }
+    /// Makes a reset that is under way a close, because nobody will use the queue pair.
+    void close_instead_here(QpHandle handle) noexcept;
+    /// The queue pair's handle, also if `handle` is the one from before its last reset. Not valid if it is unknown.
+    [[nodiscard]] QpHandle current_handle_here(QpHandle handle) noexcept;
     /// As ControlSide::cancel() and ControlSide::abandon_qp().
     void cancel_here(QpHandle handle);
     [[nodiscard]] bool abandon_here(QpHandle handle);
@@ -632,7 +644,7 @@ private:
     [[nodiscard]] ibv_ah_attr address_here(DeviceSlot& device, const QpInfo& peer, const PathAttributes& path);
 
     // connecting.cc
-    [[nodiscard]] ConnectingQp connecting(QpSlot& qp);
+    [[nodiscard]] ConnectingQp connecting(QpSlot& qp, PrivateDataForm form = PrivateDataForm::framed);
     void take_connect_events(DeviceSlot& device);
     void on_connect_event(DeviceSlot& device, ConnectEvent event);
     void take_request(DeviceSlot& device, ConnectEvent request);
@@ -649,6 +661,7 @@ private:
     [[nodiscard]] Attempt take_attempt(const ConnectionKey& key, const std::string& what);
     std::vector<std::byte> conclude_here(Attempt& attempt, QpHandle handle, const ConnectOptions& options,
                                          const std::string& what);
+    [[nodiscard]] static std::string why_failed(const std::string& what, const ConnectEvent& event);
     void tell_waiting();
     [[nodiscard]] QpSlot* qp_of_connection(std::uint32_t device, ConnectionId connection) noexcept;
     void fail_connection_here(QpSlot& qp) noexcept;
@@ -671,6 +684,8 @@ private:
     void post_endings_here() noexcept;
     [[nodiscard]] QpEnding* find_ending(QpHandle handle) noexcept;
     static void require_not_ending(const QpSlot& qp);
+    [[nodiscard]] bool is_connecting_by_event(const QpSlot& qp) noexcept;
+    void require_not_connecting(const QpSlot& qp);
 
     // events.cc
     void take_async_events(DeviceSlot& device);

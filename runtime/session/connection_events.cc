@@ -21,7 +21,11 @@ Event ConnectionEvents::Place::take() noexcept {
     Event event;
     event.qp = qp;
     event.listener = listener;
-    if (outcome) {
+    // A reset comes first, because it begins a new life, and the other events belong to that life.
+    if (end && end->type == EventType::reset_done) {
+        event = std::move(*end);
+        end.reset();
+    } else if (outcome) {
         event = std::move(*outcome);
         outcome.reset();
     } else if (std::exchange(disconnected, false)) {
@@ -38,21 +42,44 @@ Event ConnectionEvents::Place::take() noexcept {
 }
 
 template <class Object>
-void ConnectionEvents::add(Owners<Object>& owners, const Object& object, Place&& place) {
-    Places one;
-    one.push_back(std::move(place));
-    if (owners.emplace(object, one.begin()).second) {
-        Places& to = one.front().has_events() ? full_ : quiet_;
-        to.splice(to.end(), one);
+void ConnectionEvents::prepare(typename Owners<Object>::node_type& spare) {
+    if (spare.empty()) {
+        Owners<Object> one;
+        one.emplace(Object{}, Places::iterator{});
+        spare = one.extract(one.begin());
     }
 }
 
+void ConnectionEvents::prepare() {
+    prepare<QpHandle>(spare_qp_);
+    prepare<ListenerHandle>(spare_listener_);
+    if (spare_place_.empty()) {
+        spare_place_.emplace_back();
+    }
+}
+
+template <class Object>
+void ConnectionEvents::add(Owners<Object>& owners, typename Owners<Object>::node_type& spare, const Object& object,
+                           Place&& place) {
+    prepare();
+    if (owners.contains(object)) {
+        return;
+    }
+    const Places::iterator at = spare_place_.begin();
+    *at = std::move(place);
+    spare.key() = object;
+    spare.mapped() = at;
+    owners.insert(std::move(spare));
+    Places& to = at->has_events() ? full_ : quiet_;
+    to.splice(to.end(), spare_place_, at);
+}
+
 void ConnectionEvents::add(QpHandle qp) {
-    add(qps_, qp, {.qp = qp});
+    add(qps_, spare_qp_, qp, {.qp = qp});
 }
 
 void ConnectionEvents::add(const ListenerHandle& listener) {
-    add(listeners_, listener, {.listener = listener, .connect_request = true});
+    add(listeners_, spare_listener_, listener, {.listener = listener, .connect_request = true});
 }
 
 template <class Object>
@@ -66,7 +93,10 @@ void ConnectionEvents::remove(Owners<Object>& owners, const Object& object) noex
 }
 
 void ConnectionEvents::remove(QpHandle qp) noexcept {
-    remove(qps_, qp);
+    // Handles of one index lie side by side.
+    const auto found = qps_.lower_bound(QpHandle{qp.index, 0});
+    const bool renewed = found != qps_.end() && found->first.index == qp.index && found->second->former == qp;
+    remove(qps_, renewed ? QpHandle(found->first) : qp);
 }
 void ConnectionEvents::remove(const ListenerHandle& listener) noexcept {
     remove(listeners_, listener);
@@ -84,6 +114,7 @@ void ConnectionEvents::rename(QpHandle from, QpHandle to) noexcept {
         quiet_.splice(quiet_.end(), full_, place);
     }
     place->qp = to;
+    place->former = from;
     place->outcome.reset();
     place->end.reset();
     place->disconnected = place->qp_error = false;

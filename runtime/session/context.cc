@@ -224,8 +224,8 @@ AddressHandle Context::create_address_handle(const WideCompletion& received, std
     return {control_, control().create_ah(received, buffer.first<kGrhBytes>(), device, id_of(pd))};
 }
 
-Listener Context::listen(const std::string& address, const std::string& device) {
-    Listener listener(control_, control().listen(address, device));
+Listener Context::listen(const std::string& address, const std::string& device, PrivateDataForm form) {
+    Listener listener(control_, control().listen(address, device, form));
     control_->events().add(listener.handle());
     return listener;
 }

@@ -137,6 +137,7 @@ struct IncomingConnection {
     std::string peer;
     std::vector<std::byte> private_data;
     FlowBlock flow;
+    std::uint8_t max_dest_rd_atomic = 0;
 };
 
 class ControlSide : public SessionHost, public std::enable_shared_from_this<ControlSide> {
@@ -180,7 +181,8 @@ public:
     [[nodiscard]] virtual std::optional<RnrCounts> rnr_counts(QpHandle handle) = 0;
     [[nodiscard]] virtual std::optional<RnrCounts> rnr_counts(const std::string& device) = 0;
 
-    [[nodiscard]] virtual OpenedListener listen(const std::string& address, const std::string& device) = 0;
+    [[nodiscard]] virtual OpenedListener listen(const std::string& address, const std::string& device,
+                                                PrivateDataForm form) = 0;
     virtual void stop_listening(std::uint32_t device, std::uint64_t listener) noexcept = 0;
     [[nodiscard]] virtual std::optional<IncomingConnection> next_request(std::uint32_t device, std::uint64_t listener,
                                                                          std::chrono::milliseconds timeout) = 0;

@@ -38,7 +38,7 @@ QueuePair::~QueuePair() {
         if (!ends_here(control_)) {
             return;
         }
-        if (begun_ && control_->abandon_qp(handle_)) {
+        if (begun_ && abandon()) {
             control_->live_qps.remove(handle_);
             control_->events().remove(handle_);
         } else {
@@ -46,6 +46,14 @@ QueuePair::~QueuePair() {
         }
     } catch (const std::exception& error) {
         log_error("closing a queue pair: {}", error.what());
+    }
+}
+
+bool QueuePair::abandon() noexcept {
+    try {
+        return control_->abandon_qp(handle_);
+    } catch (const std::exception&) {
+        return false;  // close() needs no memory
     }
 }
 
@@ -253,7 +261,8 @@ ConnectionRequest::ConnectionRequest(std::shared_ptr<ControlSide> control, std::
       device_(device),
       peer_(std::move(incoming.peer)),
       private_data_(std::move(incoming.private_data)),
-      flow_(incoming.flow) {}
+      flow_(incoming.flow),
+      max_dest_rd_atomic_(incoming.max_dest_rd_atomic) {}
 ConnectionRequest::ConnectionRequest(ConnectionRequest&& other) noexcept {
     *this = std::move(other);
 }
@@ -265,6 +274,7 @@ ConnectionRequest& ConnectionRequest::operator=(ConnectionRequest&& other) noexc
     std::swap(peer_, other.peer_);
     std::swap(private_data_, other.private_data_);
     std::swap(flow_, other.flow_);
+    std::swap(max_dest_rd_atomic_, other.max_dest_rd_atomic_);
     return *this;
 }
 
@@ -282,6 +292,11 @@ void ConnectionRequest::begin_accept(QueuePair& qp, const ConnectOptions& option
 void ConnectionRequest::reject(const std::vector<std::byte>& private_data) {
     alive(control_, "this connection request").reject(device_, connection_, private_data);
     control_.reset();
+}
+
+void ConnectionRequest::reject(std::string_view reason) {
+    const auto bytes = std::as_bytes(std::span(reason.substr(0, kRejectPrivateDataMax)));
+    reject(std::vector<std::byte>(bytes.begin(), bytes.end()));
 }
 
 // ---- Listener ----

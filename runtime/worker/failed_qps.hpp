@@ -10,9 +10,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "pollcore/limits.hpp"
+
 namespace pollcore {
 
-class FailedQps {
+class alignas(kCacheLine) FailedQps {
 public:
     explicit FailedQps(std::size_t qps_max) : words_((qps_max + 63) / 64) {}
 
@@ -25,7 +27,7 @@ public:
     /// Calls `failed` with each index, and forgets it.
     template <class F>
     void take(F&& failed) {
-        if (!any_.exchange(false, std::memory_order_acq_rel)) {
+        if (!any_.load(std::memory_order_relaxed) || !any_.exchange(false, std::memory_order_acq_rel)) {
             return;
         }
         for (std::size_t word = 0; word < words_.size(); ++word) {
@@ -42,7 +44,7 @@ private:
     }
 
     std::vector<std::atomic<std::uint64_t>> words_;
-    std::atomic<bool> any_{false};
+    alignas(kCacheLine) std::atomic<bool> any_{false};
 };
 
 }  // namespace pollcore

@@ -110,7 +110,7 @@ public:
         do {  // a slot is free only after the worker has released it
             refusal = to.try_submit(request);
             test::give_way();
-        } while (is_temporary(refusal) && std::chrono::steady_clock::now() < deadline);
+        } while (retryable(refusal) && std::chrono::steady_clock::now() < deadline);
         EXPECT_EQ(refusal, Refusal::none) << refusal_name(refusal) << " of tag " << request.tag;
     }
     /// Waits for `n` completions of these sessions, and expects that they come.

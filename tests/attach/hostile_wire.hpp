@@ -44,7 +44,7 @@ inline bool over() {
 
 struct Header {
     std::uint32_t magic = 0x61436c50;
-    std::uint16_t version = 4;
+    std::uint16_t version = 5;
     std::uint16_t kind = 0;
     std::uint64_t id = 0;
 };
@@ -60,7 +60,7 @@ enum Kind : std::uint16_t {
     kRegister = 21,
     kDeregister = 22,
     kWorkerCounters = 36,
-    kKinds = 39
+    kKinds = 44
 };
 constexpr std::size_t kOutcome = 496;  // bytes between the header and the body of an answer
 constexpr std::size_t kMessageMax = 4096;

@@ -6,6 +6,7 @@
 #include <future>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -46,6 +47,14 @@ protected:
     void call_in_vain(const Listener& listener) {
         QueuePair qp = runtime.create_queue_pair({.shares = {{.session = &session, .send_depth = 1}}});
         EXPECT_THROW((void)qp.connect(listener.address(), {.timeout = 1ms}), Error);
+    }
+    /// The control thread counts the queue pairs from time to time.
+    void await_no_queue_pairs() {
+        const auto deadline = std::chrono::steady_clock::now() + 60s;
+        while (runtime.control_counters().queue_pairs.value() != 0) {
+            ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+            std::this_thread::sleep_for(1ms);
+        }
     }
     [[nodiscard]] Attachment attach() const { return Attachment(test::patient({.path = attach_config().path})); }
 };
@@ -120,6 +129,60 @@ TEST_F(RequestTest, AProcessHoldsNoMoreThanItMayWithoutAnAnswer) {
     for (auto& one : calls) {
         EXPECT_EQ(one.get(), ECONNREFUSED);
     }
+}
+
+// The process has requests under way for the same queue pairs that end them.
+TEST_F(RequestTest, ThatAreAbandonedWhileTheirSessionClosesHarmNobody) {
+    Listener listener = runtime.listen("here");  // never answers
+    for (int round = 0; round < 20; ++round) {
+        Attachment daemon = attach();
+        Session session_of_process = daemon.open_session();
+        std::deque<QueuePair> qps;
+        for (int i = 0; i < 60; ++i) {
+            qps.push_back(daemon.create_queue_pair({.shares = {{.session = &session_of_process, .send_depth = 1}}}));
+            qps.back().begin_connect("here", {.timeout = 1h});
+        }
+        std::thread closes([&] { session_of_process.close(); });
+        while (!qps.empty()) {
+            qps.pop_back();  // abandons the last one
+        }
+        closes.join();
+    }
+    EXPECT_EQ(server.counts().evicted, 0u);
+    EXPECT_NO_THROW((void)attach().open_session());
+}
+
+// Some queue pairs are still being closed or reset when the process detaches.
+TEST_F(RequestTest, OperationsUnderWayEndWithTheirProcess) {
+    for (int round = 0; round < 20; ++round) {
+        Attachment daemon = attach();
+        Session session_of_process = daemon.open_session();
+        std::deque<QueuePair> qps;
+        for (int i = 0; i < 60; ++i) {
+            qps.push_back(daemon.create_queue_pair({.shares = {{.session = &session_of_process, .send_depth = 1}}}));
+        }
+        for (std::size_t i = 0; i < qps.size(); ++i) {
+            i % 2 == 0 ? qps[i].begin_close() : qps[i].begin_reset();
+        }
+        EXPECT_TRUE(daemon.stop());
+    }
+    await_no_queue_pairs();
+}
+
+// The account counts closed queue pairs until the process has taken their events.
+TEST_F(RequestTest, AQueuePairThatWasClosedByEventCountsUntilTheEventIsTaken) {
+    Attachment daemon = attach();
+    Session session_of_process = daemon.open_session();
+    for (int i = 0; i < 2000; ++i) {  // many more than a process may have at a time
+        QueuePair qp = daemon.create_queue_pair({.shares = {{.session = &session_of_process, .send_depth = 1}}});
+        qp.begin_close();
+        std::optional<Event> event;
+        do {
+            event = daemon.next_event(20s);
+            ASSERT_TRUE(event.has_value());
+        } while (event->type != EventType::closed || event->qp != qp.handle());
+    }
+    await_no_queue_pairs();
 }
 
 }  // namespace

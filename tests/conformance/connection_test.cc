@@ -59,6 +59,95 @@ TEST_F(Connections, AnEmptyPrivateDataArrivesEmpty) {
     EXPECT_TRUE(reply.empty());
 }
 
+/// `text` as it arrives in the raw form, in a message with room for `size` bytes.
+std::vector<std::byte> padded(const std::string& text, std::size_t size) {
+    std::vector<std::byte> all = bytes(text);
+    all.resize(size);
+    return all;
+}
+
+TEST_F(Connections, CarryExactlyTheUsersBytesInTheRawForm) {
+    a = runtime.create_queue_pair(shape());
+    b = runtime.create_queue_pair(shape());
+    Listener listener = runtime.listen(listen_address(), "", PrivateDataForm::raw);
+    const std::string longest(kRawRequestPrivateDataMax, 'q');
+    const ConnectOptions raw{.private_data = bytes(longest), .form = PrivateDataForm::raw};
+    const auto reply = connect_while(listener, raw, [&](ConnectionRequest& request) {
+        EXPECT_EQ(request.private_data(), bytes(longest));
+        EXPECT_EQ(request.flow(), FlowControl::off);
+        request.accept(b, {.private_data = bytes("answer")});
+    });
+    EXPECT_EQ(reply, padded("answer", kRawReplyPrivateDataMax));
+    Exercised::get().note("connections", "raw private data");
+}
+
+TEST_F(Connections, OfTheRawFormAreRejectedWithRawBytes) {
+    a = runtime.create_queue_pair(shape());
+    Listener listener = runtime.listen(listen_address(), "", PrivateDataForm::raw);
+    a.begin_connect(listener.address(), {.private_data = bytes("ask"), .form = PrivateDataForm::raw});
+    std::optional<ConnectionRequest> request = listener.next_request(kPatience);
+    ASSERT_TRUE(request.has_value());
+    EXPECT_EQ(request->private_data(), padded("ask", kRawRequestPrivateDataMax));
+    request->reject(bytes("refused"));
+    for (;;) {
+        const std::optional<Event> event = runtime.next_event(kPatience);
+        ASSERT_TRUE(event.has_value());
+        if (event->type == EventType::connect_failed) {
+            EXPECT_EQ(event->private_data, padded("refused", kRawRejectPrivateDataMax));
+            EXPECT_NE(event->text.find("it says \"refused\""), std::string::npos) << event->text;
+            break;
+        }
+    }
+}
+
+TEST_F(Connections, OfTwoFormsShowTheHeaderAndThePadding) {
+    a = runtime.create_queue_pair(shape());
+    b = runtime.create_queue_pair(shape());
+    Listener raw = runtime.listen(listen_address(), "", PrivateDataForm::raw);
+    const auto reply = connect_while(raw, {.private_data = bytes("x")}, [&](ConnectionRequest& request) {
+        ASSERT_EQ(request.private_data().size(), kRawRequestPrivateDataMax);
+        EXPECT_EQ(request.private_data()[kPrivateDataHeader], bytes("x")[0]) << "behind the caller's header";
+        request.accept(b, {.private_data = bytes("plain")});
+    });
+    EXPECT_EQ(reply, padded("plain", kRawReplyPrivateDataMax)) << "without a header nothing is cut off";
+}
+
+TEST_F(Connections, WithFlowControlHaveNoRawForm) {
+    a = runtime.create_queue_pair(shape(FlowControl::credits));
+    Listener listener = runtime.listen(listen_address(), "", PrivateDataForm::raw);
+    try {
+        a.connect(listener.address(), {.form = PrivateDataForm::raw});
+        FAIL() << "was connected";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), std::errc::invalid_argument) << error.what();
+        EXPECT_NE(std::string(error.what()).find("framed"), std::string::npos) << error.what();
+    }
+}
+
+TEST_F(Connections, OfTheRawFormHaveALimitOfTheirOwn) {
+    a = runtime.create_queue_pair(shape());
+    const ConnectOptions one_too_many{.private_data = std::vector<std::byte>(kRawRequestPrivateDataMax + 1),
+                                      .form = PrivateDataForm::raw};
+    EXPECT_THROW(a.connect("10.0.0.1:1", one_too_many), Error);
+}
+
+TEST_F(Connections, ARejectionSaysWhyAndARequestWhatItsPeerServes) {
+    a = runtime.create_queue_pair(shape());
+    Listener listener = runtime.listen(listen_address());
+    PathAttributes path;
+    path.max_dest_rd_atomic = 3;
+    try {
+        connect_while(listener, {.path = path}, [&](ConnectionRequest& request) {
+            EXPECT_EQ(request.max_dest_rd_atomic(), 3);
+            request.reject("the book is closed");
+        });
+        FAIL() << "was accepted";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), std::errc::connection_refused);
+        EXPECT_NE(std::string(error.what()).find("the book is closed"), std::string::npos) << error.what();
+    }
+}
+
 TEST_F(Connections, ARejectedOneSaysSoAndMayTryAgain) {
     a = runtime.create_queue_pair(shape());
     b = runtime.create_queue_pair(shape());

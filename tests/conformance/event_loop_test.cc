@@ -122,7 +122,9 @@ TEST_F(EventLoops, AConnectionIsCancelled) {
     a.cancel();
     EXPECT_EQ(await_event_of(a, EventType::connect_failed).error, ECANCELED);
     a.cancel();  // nothing is under way
-    EXPECT_FALSE(runtime.next_event(std::chrono::milliseconds(20)).has_value());
+    while (const std::optional<Event> event = runtime.next_event(std::chrono::milliseconds(20))) {
+        EXPECT_EQ(event->type, EventType::connect_request) << event_type_name(event->type);
+    }
 }
 
 TEST_F(EventLoops, DestroyingWhatIsBeingConnectedDoesNotWait) {
@@ -182,6 +184,57 @@ TEST_F(EventLoops, AResetIsBegunAndTheQueuePairConnectsAgain) {
     EXPECT_TRUE(b.renew(await_event_of(b, EventType::reset_done)));
     connect_by_events(listener);
     expect_messages();
+}
+
+TEST_F(EventLoops, DestroyingWhatWasResetClosesItEvenBeforeTheEventIsTaken) {
+    connect_pair();
+    const QpHandle before = a.handle();
+    a.begin_reset();
+    const Event renewed = await_event_of(before, EventType::reset_done);
+    ASSERT_EQ(renewed.error, 0) << renewed.text;
+    EXPECT_NE(session.state(renewed.renewed), QpState::closed);
+    a = QueuePair();  // renew() was not called
+    until([&] { return session.state(renewed.renewed) == QpState::closed; });
+
+    b.begin_reset();
+    b = QueuePair();  // the reset may be under way
+    until([&] { return runtime.control_counters().queue_pairs.value() == 0; });
+    while (const std::optional<Event> event = runtime.next_event(std::chrono::milliseconds(20))) {
+        EXPECT_NE(event->type, EventType::reset_done) << "nobody has the queue pair any more";
+    }
+}
+
+TEST_F(EventLoops, AResetWaitsForNoAttemptToConnect) {
+    Listener listener = runtime.listen(listen_address());
+    a.begin_connect(listener.address(), {.timeout = std::chrono::hours(1)});
+    EXPECT_THROW(a.begin_reset(), Error);
+    EXPECT_THROW(a.reset(), Error);
+    EXPECT_TRUE(a.close()) << "a close ends the attempt";
+}
+
+TEST_F(EventLoops, AnErrorIsToldAfterAnAttemptThatFailed) {
+    Listener listener = runtime.listen(listen_address());
+    a.begin_connect(listener.address());
+    await_request(listener).reject();
+    (void)await_event_of(a, EventType::connect_failed);
+    connect_by_events(listener);
+    (void)await_event_of(b, EventType::established);
+    WorkRequest bad = rdma(Opcode::rdma_write, 2, 8);
+    bad.rkey ^= 0xabcd00;
+    submit(bad);
+    EXPECT_EQ(await_one().status, Status::rem_access_err);
+    (void)await_event_of(a, EventType::qp_error);
+}
+
+TEST_F(EventLoops, NoErrorIsToldOfACloseOrReset) {
+    connect_pair();
+    submit(recv(1, 64));
+    EXPECT_TRUE(a.reset());
+    EXPECT_TRUE(b.close());
+    (void)await_one();
+    while (const std::optional<Event> event = runtime.next_event(std::chrono::milliseconds(200))) {
+        EXPECT_NE(event->type, EventType::qp_error);
+    }
 }
 
 TEST_F(EventLoops, AnErrorIsTold) {

@@ -39,7 +39,8 @@ using AllRequests =
                wire::ReleasePd, wire::RegisterMemory, wire::Deregister, wire::CreateWindow, wire::AskWindowRkey,
                wire::Deallocate, wire::CreateAh, wire::CreateAhBack, wire::DestroyAh, wire::CreateSrq, wire::CloseSrq,
                wire::ArmLimit, wire::AskSrqLimit, wire::CreatePool, wire::ClosePool, wire::AskHeldBuffers,
-               wire::AskWorkerCounters, wire::AskControlCounters, wire::AskDevice>;
+               wire::AskWorkerCounters, wire::AskControlCounters, wire::AskDevice, wire::BeginConnect,
+               wire::BeginAccept, wire::BeginEnding, wire::Cancel, wire::NextEvents>;
 
 class Fuzzer {
 public:
@@ -111,6 +112,9 @@ private:
     // Usually makes the body valid enough to pass the server's first checks.
     template <class Body>
     void repair(Body& body) {
+        if constexpr (requires { body.what; }) {
+            repair(body.what);
+        }
         if constexpr (requires { body.device = NameText(); }) {
             if constexpr (std::is_same_v<decltype(body.device), NameText>) {
                 body.device = NameText(random_() % 4 == 0 ? "no such" : "");

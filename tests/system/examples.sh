@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests that the programs of apps/examples do what their first lines say, on the device that POLLCORE_TEST_DEVICE names
-# (soft, or verbs:NAME):
+# (soft, or verbs:NAME with an address of its port in POLLCORE_TEST_ADDRESS):
 #
 #   tests/system/examples.sh DIRECTORY        where they were built
 set -euo pipefail
@@ -43,6 +43,8 @@ expect '^median [0-9]+ ns, 99% [0-9]+ ns, worst [0-9]+ ns; [0-9]+ over the budge
 expect '^4096 records locked once, and refused to the second owner' remote_store
 [[ $device != soft ]] || expect '^read 5000 messages, each once, in order and whole' stream credits both anywhere 5000 5
 [[ $device != soft ]] || expect '^read 5000 messages, each once, in order and whole' stream ring both anywhere 5000 5
+[[ $device == soft ]] && address=anywhere || address=${POLLCORE_TEST_ADDRESS:?}:0
+expect '^1000 connections: each was accepted, echoed its message, and was told of the end' event_server 1000 "$address"
 
 # Wrong arguments give a message and a nonzero exit code.
 for wrong in '/nowhere.toml' "$work/config abc" "$work/config 0"; do
