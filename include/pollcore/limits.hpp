@@ -96,6 +96,11 @@ inline constexpr std::uint32_t kRecordTail = 24;
     return (length + kRecordTail + kCacheLine - 1) / kCacheLine;
 }
 
+/// Limits of ReceivePoolOptions::first_byte and stride, and the page from which first_byte counts. All in bytes.
+inline constexpr std::uint32_t kPoolFirstByteMax = 1u << 20;
+inline constexpr std::uint32_t kPoolStrideMax = 1u << 31;
+inline constexpr std::uint32_t kPoolPage = 4096;
+
 /// Private data that a user may send along with a connection. With rdma_cm over RoCE, there are 56 bytes in a request,
 /// 196 in a reply and 148 in a rejection (rdma_connect(3)). Four of these bytes hold the true length of the data,
 /// because the network may pad the data with zeros. With flow control, twelve more bytes of a request or a reply hold

@@ -68,6 +68,13 @@ struct ReceivePoolOptions {
     Session* session = nullptr;
     std::uint32_t buffers = 256;
     std::uint32_t buffer_bytes = 4096;  ///< bytes of the longest message; 40 fewer for a datagram (kGrhBytes)
+    // Where the buffers lie, for a program that passes payloads on by pages, as to a file with O_DIRECT (open(2)). A
+    // payload behind a header of H bytes begins at a page if first_byte is 4096 - H and stride is a multiple of 4096.
+    /// Offset of the first buffer from the beginning of a page of 4096 bytes.
+    std::uint32_t first_byte = 0;
+    /// Bytes from one buffer to the next: a multiple of kCacheLine, so large that no two buffers share a cache line. 0
+    /// means the smallest such number.
+    std::uint32_t stride = 0;
 };
 
 /// The options of a write ring.
@@ -96,7 +103,7 @@ public:
     ReceivePool() = default;
     /// Made by Context.
     POLLCORE_INTERNAL ReceivePool(std::shared_ptr<ControlSide> control, const PoolInfo& made, const PoolSpec& spec,
-                                  std::byte* data, std::uint32_t message_max, std::uint32_t stride) noexcept;
+                                  std::byte* data, std::uint32_t message_max) noexcept;
     ~ReceivePool();
     ReceivePool(ReceivePool&& other) noexcept;
     ReceivePool& operator=(ReceivePool&& other) noexcept;

@@ -87,6 +87,8 @@ enum class [[nodiscard]] Refusal : std::uint8_t{
     session_closed,
 };
 [[nodiscard]] POLLCORE_API std::string_view refusal_name(Refusal refusal) noexcept;
+/// A sentence that says what a refusal means, and what to do.
+[[nodiscard]] POLLCORE_API std::string_view refusal_text(Refusal refusal) noexcept;
 /// Whether the same call may succeed later, when there is room.
 [[nodiscard]] constexpr bool retryable(Refusal refusal) noexcept {
     return refusal > Refusal::none && refusal <= Refusal::srq_full;

@@ -354,7 +354,8 @@ wire::PoolNamed AttachedClient::carry_out(const wire::CreatePool& asked) {
     }
     const std::uint32_t lines = spec.buffer_bytes / kCacheLine;
     if (spec.buffers < 1 || spec.buffers > kPoolBuffersMax || spec.buffer_bytes < 1 ||
-        spec.buffer_bytes > kPoolBufferBytesMax ||
+        spec.buffer_bytes > kPoolBufferBytesMax || spec.first_byte > 2 * kPoolFirstByteMax ||
+        (!spec.ring && (spec.stride < spec.buffer_bytes || spec.stride > kPoolStrideMax)) ||
         (spec.ring && (!std::has_single_bit(spec.buffer_bytes) || lines < kRingLinesMin || lines > kRingLinesMax))) {
         throw Error(EINVAL, "a receive pool or write ring of a size that there is not");
     }

@@ -30,10 +30,8 @@ PoolInfo RuntimeState::create_pool(const PoolSpec& spec, std::shared_ptr<Receive
             require_ring_here(*slot);
         }
         slot->places = spec.buffers + spec.ring;  // a write ring also has a final completion
-        const std::uint64_t bytes =
-            spec.ring ? spec.buffer_bytes : std::uint64_t{pool_stride(spec.buffer_bytes)} * spec.buffers;
-        if (region->second.mr->length < bytes) {
-            throw Error(EINVAL, fmt::format("a receive pool of {} bytes in a memory region of {}", bytes,
+        if (region->second.mr->length < spec.bytes()) {
+            throw Error(EINVAL, fmt::format("a receive pool of {} bytes in a memory region of {}", spec.bytes(),
                                             region->second.mr->length));
         }
         std::uint32_t others = unpolled_here(session);
@@ -74,11 +72,11 @@ PoolInfo RuntimeState::create_pool(const PoolSpec& spec, std::shared_ptr<Receive
 
 void RuntimeState::shape_buffers(PoolSlot& slot, const WorkerPool::Options& options, const PoolSpec& spec,
                                  const RegionSlot& region) {
-    auto pool = std::make_unique<BufferPool>(options, BufferPool::Memory{.addr = region.iova,
+    auto pool = std::make_unique<BufferPool>(options, BufferPool::Memory{.addr = region.iova + spec.first_byte,
                                                                          .lkey = region.mr->lkey,
                                                                          .buffers = spec.buffers,
                                                                          .buffer_bytes = spec.buffer_bytes,
-                                                                         .stride = pool_stride(spec.buffer_bytes)});
+                                                                         .stride = spec.stride});
     slot.buffers = pool.get();
     slot.end = std::move(pool);
 }

@@ -80,12 +80,12 @@ QpSpec spec_of(const QueuePairOptions& options) {
 
 /// Makes a pool in `memory`. From then on the pool owns the region. If the pool cannot be made, the region ends here.
 ReceivePool pool_in(const std::shared_ptr<ControlSide>& control, MemoryRegion memory, PoolSpec spec,
-                    std::uint32_t message_max, std::uint32_t stride) {
+                    std::uint32_t message_max) {
     spec.region = memory.id();
     const PoolInfo made = control->create_pool(spec);
-    std::byte* const data = memory.data();
+    std::byte* const data = memory.data() + spec.first_byte;
     memory.give_away();
-    return {control, made, spec, data, message_max, stride};
+    return {control, made, spec, data, message_max};
 }
 
 }  // namespace
@@ -146,16 +146,32 @@ ReceivePool Context::create_receive_pool(const ReceivePoolOptions& options) {
                                 " of a receive pool: accepted is 1 to " + std::to_string(kPoolBuffersMax) +
                                 " buffers of 1 to " + std::to_string(kPoolBufferBytesMax) + " bytes");
     }
-    const std::uint32_t stride = pool_stride(options.buffer_bytes);
-    return pool_in(control_,
-                   allocate(std::size_t{options.buffers} * stride, Access::local(), options.device, options.pd),
-                   {.device = NameText(options.device),
-                    .pd = id_of(options.pd),
-                    .session = session,
-                    .buffers = options.buffers,
-                    .buffer_bytes = options.buffer_bytes,
-                    .ring = false},
-                   options.buffer_bytes, stride);
+    const std::uint32_t least = pool_stride(options.first_byte, options.buffer_bytes);
+    PoolSpec spec{.device = NameText(options.device),
+                  .pd = id_of(options.pd),
+                  .session = session,
+                  .buffers = options.buffers,
+                  .buffer_bytes = options.buffer_bytes,
+                  .first_byte = options.first_byte,
+                  .stride = options.stride == 0 ? least : options.stride,
+                  .ring = false};
+    if (options.first_byte > kPoolFirstByteMax || spec.stride < least || spec.stride % kCacheLine != 0 ||
+        spec.stride > kPoolStrideMax) {
+        throw Error(EINVAL, "first_byte = " + std::to_string(options.first_byte) + ", stride = " +
+                                std::to_string(options.stride) + " of a receive pool: accepted is a first_byte up to " +
+                                std::to_string(kPoolFirstByteMax) + " and a stride that is a multiple of " +
+                                std::to_string(kCacheLine) + " from " + std::to_string(least) + " to " +
+                                std::to_string(kPoolStrideMax));
+    }
+    // Without first_byte and stride, the buffers need not begin at a page.
+    const bool by_pages = options.first_byte != 0 || options.stride != 0;
+    MemoryRegion memory =
+        allocate(spec.bytes() + (by_pages ? kPoolPage - kCacheLine : 0), Access::local(), options.device, options.pd);
+    if (by_pages) {
+        const auto beyond = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(memory.data()) % kPoolPage);
+        spec.first_byte += (kPoolPage - beyond) % kPoolPage;
+    }
+    return pool_in(control_, std::move(memory), spec, options.buffer_bytes);
 }
 
 ReceivePool Context::create_write_ring(const WriteRingOptions& options) {
@@ -179,7 +195,7 @@ ReceivePool Context::create_write_ring(const WriteRingOptions& options) {
          .buffers = options.messages,
          .buffer_bytes = options.bytes,
          .ring = true},
-        ring_message_max(lines), kCacheLine);
+        ring_message_max(lines));
 }
 
 // ---- Memory ----

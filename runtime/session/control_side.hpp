@@ -88,14 +88,22 @@ struct PoolSpec {
     std::uint64_t region = 0;
     std::uint32_t buffers = 0;       ///< write ring: messages that the application may hold
     std::uint32_t buffer_bytes = 0;  ///< write ring: bytes of the whole ring
+    // Only for a receive pool: the first buffer's offset in the region, and the distance from one buffer to the next.
+    std::uint32_t first_byte = 0;
+    std::uint32_t stride = 0;
     bool ring = false;
     std::array<std::uint8_t, 7> reserved{};
+
+    /// The bytes that the pool takes of its region, from the region's beginning.
+    [[nodiscard]] constexpr std::uint64_t bytes() const noexcept {
+        return ring ? buffer_bytes : first_byte + std::uint64_t{stride} * (buffers - 1) + buffer_bytes;
+    }
 };
 
-/// Bytes from the beginning of a buffer of a receive pool to the beginning of the next. The number is a multiple of the
-/// cache line, so that the application and the device never write to the same line.
-[[nodiscard]] constexpr std::uint32_t pool_stride(std::uint32_t buffer_bytes) noexcept {
-    return (buffer_bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
+/// The smallest distance from one buffer of a receive pool to the next. With it no cache line belongs to two buffers,
+/// so the application and the device never write to one line.
+[[nodiscard]] constexpr std::uint32_t pool_stride(std::uint32_t first_byte, std::uint32_t buffer_bytes) noexcept {
+    return (first_byte % kCacheLine + buffer_bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
 }
 
 // ---- Results of the calls that make objects ----

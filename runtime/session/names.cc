@@ -132,6 +132,43 @@ std::string_view refusal_name(Refusal refusal) noexcept {
     return i < kRefusals.size() ? kRefusals[i] : "unknown refusal";
 }
 
+std::string_view refusal_text(Refusal refusal) noexcept {
+    switch (refusal) {
+        case Refusal::none: return "the request was accepted";
+        case Refusal::submission_ring_full:
+            return "the submission ring is full: try again, the worker empties it within microseconds";
+        case Refusal::completion_ring_full:
+            return "all completion slots are reserved for requests in flight: poll, or open the session with more "
+                   "completion_slots";
+        case Refusal::send_queue_full:
+            return "the session's share of the send queue is full: poll, or make the queue pair with a greater "
+                   "send_depth";
+        case Refusal::receive_queue_full:
+            return "the receive queue is full: poll, or make the queue pair with a greater recv_depth";
+        case Refusal::srq_full: return "the shared receive queue is full: poll, or make it with a greater depth";
+        case Refusal::stale_handle:
+            return "the queue pair or shared receive queue was closed or reset, or never made: take handle() anew";
+        case Refusal::not_connected: return "the queue pair is not connected yet: connect it, or wait for its peer";
+        case Refusal::qp_in_error:
+            return "the queue pair is in error: Session::cause says why, and reset() begins anew";
+        case Refusal::bad_opcode:
+            return "the queue pair's type or its device does not have this operation (opcodes_of)";
+        case Refusal::bad_flags: return "the flags do not exist, or do not fit the operation";
+        case Refusal::too_many_sges: return "there are more SGEs than the sges_max of the queue";
+        case Refusal::no_sge: return "num_sge is 0 but sge.length is not: set num_sge to 1, or the length to 0";
+        case Refusal::inline_too_long: return "the inline payload is longer than the inline_max of the queue pair";
+        case Refusal::misaligned_atomic:
+            return "an atomic needs one SGE of 8 bytes, and a remote address that is a multiple of 8";
+        case Refusal::not_receiver:
+            return "another session, a shared receive queue or a pool has the receives of this queue pair";
+        case Refusal::no_share: return "the session has no share of the queue pair (QueuePairOptions::shares)";
+        case Refusal::message_too_long:
+            return "the message is longer than the peer's receives (Session::message_max), and cannot go by rendezvous";
+        case Refusal::session_closed: return "the session is closed, or was never opened";
+    }
+    return "unknown refusal";
+}
+
 std::string_view event_type_name(EventType type) noexcept {
     const auto i = static_cast<std::size_t>(type);
     if (i < kEventTypes.size()) {

@@ -203,14 +203,14 @@ ReceivePool::~ReceivePool() {
 }
 
 ReceivePool::ReceivePool(std::shared_ptr<ControlSide> control, const PoolInfo& made, const PoolSpec& spec,
-                         std::byte* data, std::uint32_t message_max, std::uint32_t stride) noexcept
+                         std::byte* data, std::uint32_t message_max) noexcept
     : control_(std::move(control)),
       handle_(made.handle),
       region_(spec.region),
       data_(data),
       buffers_(spec.buffers),
       buffer_bytes_(message_max),
-      stride_(stride),
+      stride_(spec.stride),
       ring_(spec.ring),
       counters_(made.counters) {}
 ReceivePool::ReceivePool(ReceivePool&& other) noexcept {

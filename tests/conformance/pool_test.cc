@@ -73,6 +73,47 @@ protected:
     ReceivePool pool;
 };
 
+TEST_F(ReceivePools, PutAPayloadBehindAHeaderOnAPage) {
+    constexpr std::uint32_t kHeader = 48;
+    constexpr std::uint32_t kPayload = 900;
+    pool.close();
+    pool = runtime.create_receive_pool({.session = &reader,
+                                        .buffers = 16,
+                                        .buffer_bytes = kHeader + kPayload,
+                                        .first_byte = kPoolPage - kHeader,
+                                        .stride = 2 * kPoolPage});
+    connect_to(pooled(8));
+    for (std::uint64_t tag = 0; tag < 20; ++tag) {  // every buffer is used more than once
+        say(tag, kHeader + kPayload, tag);
+        const WideCompletion heard = hear_one();
+        expect_message(heard, kHeader + kPayload, tag);
+        const std::byte* payload = pool.message(heard).data() + kHeader;
+        EXPECT_EQ(reinterpret_cast<std::uintptr_t>(payload) % kPoolPage, 0u);
+        EXPECT_EQ(pool.buffer(1).data() - pool.buffer(0).data(), 2 * kPoolPage);
+        EXPECT_EQ(reader.release(heard), Refusal::none);
+        EXPECT_EQ(await_one().status, Status::success);
+    }
+}
+
+TEST_F(ReceivePools, RefuseBuffersThatShareACacheLineOrAreFarAway) {
+    const auto refused = [&](std::uint32_t first_byte, std::uint32_t stride) {
+        try {
+            (void)runtime.create_receive_pool(
+                {.session = &reader, .buffers = 2, .buffer_bytes = 100, .first_byte = first_byte, .stride = stride});
+            return false;
+        } catch (const Error& error) {
+            return error.code() == std::errc::invalid_argument;
+        }
+    };
+    EXPECT_TRUE(refused(0, 64)) << "the buffers overlap";
+    EXPECT_TRUE(refused(0, 130)) << "no multiple of a cache line";
+    EXPECT_TRUE(refused(32, 128)) << "the end of a buffer is in the first line of the next";
+    EXPECT_TRUE(refused(kPoolFirstByteMax + 1, 0));
+    EXPECT_TRUE(refused(0, kPoolStrideMax + 64));
+    pool.close();
+    EXPECT_FALSE(refused(32, 192));
+}
+
 TEST_F(ReceivePools, KeepAQueuePairReceivingWithoutASingleReceiveOfTheApplication) {
     connect_to(pooled());
     std::mt19937 random(3);
