@@ -1,7 +1,8 @@
 // A Context makes sessions, queue pairs and memory. It is a Runtime in this process, or an Attachment to the runtime of
 // a daemon. Both have the calls below, so that a program may use either.
 //
-// Thread safety: any thread may make any call here. A call blocks until it is done, so no call belongs on a hot path.
+// Thread safety: any thread may make any call here, except create_send_pool(). A call blocks until it is done, so no
+// call belongs on a hot path.
 //
 // Errors: calls throw pollcore::Error. The message names the action, its object and the remedy. In a Runtime,
 // Error(ETIMEDOUT) means that the control thread, which carries out the calls, hangs. The call has then not begun
@@ -37,6 +38,7 @@
 #include "pollcore/queue_pair.hpp"
 #include "pollcore/receive_pool.hpp"
 #include "pollcore/report.hpp"
+#include "pollcore/send_pool.hpp"
 #include "pollcore/session.hpp"
 #include "pollcore/shared_receive_queue.hpp"
 
@@ -59,6 +61,8 @@ public:
     /// Throws as create_receive_pool. Also throws Error(EOPNOTSUPP) if the session's worker may sleep, because a
     /// message in a write ring would not wake the worker.
     [[nodiscard]] ReceivePool create_write_ring(const WriteRingOptions& options);
+    /// Called by the thread that uses options.session. Throws Error(EINVAL) for options that are not accepted.
+    [[nodiscard]] SendPool create_send_pool(const SendPoolOptions& options);
     [[nodiscard]] ProtectionDomain create_protection_domain(const std::string& device = "");
 
     /// Allocates and registers memory: zeroed, cache-line aligned, and from hugepages if that is possible. A Runtime

@@ -101,6 +101,7 @@ struct [[nodiscard]] Submitted {
     Refusal refusal = Refusal::none;
 };
 
+class Context;
 class SessionCore;
 
 /// Counts of one session since it was opened. At any time, accepted = completed + retired + in flight.
@@ -225,6 +226,8 @@ public:
     void close() noexcept;
 
 private:
+    friend class Context;
+
     /// The thread that uses the session, for SessionOptions::check_thread. 0 means that no thread has used the session
     /// since it was opened, moved or handed over.
     struct User {

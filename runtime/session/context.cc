@@ -8,6 +8,7 @@
 #include "base/undo.hpp"
 #include "peer/record.hpp"
 #include "session/control_side.hpp"
+#include "session/send_pool_core.hpp"
 #include "session/session_core.hpp"
 
 namespace pollcore {
@@ -196,6 +197,24 @@ ReceivePool Context::create_write_ring(const WriteRingOptions& options) {
          .buffer_bytes = options.bytes,
          .ring = true},
         ring_message_max(lines));
+}
+
+SendPool Context::create_send_pool(const SendPoolOptions& options) {
+    (void)id_of(options.session, "a send pool");
+    if (options.buffers < 1 || options.buffers > kPoolBuffersMax || options.buffer_bytes < 1 ||
+        options.buffer_bytes > kPoolBufferBytesMax) {
+        throw Error(EINVAL, "buffers = " + std::to_string(options.buffers) +
+                                ", buffer_bytes = " + std::to_string(options.buffer_bytes) +
+                                " of a send pool: accepted is 1 to " + std::to_string(kPoolBuffersMax) +
+                                " buffers of 1 to " + std::to_string(kPoolBufferBytesMax) + " bytes");
+    }
+    const std::uint32_t stride = pool_stride(0, options.buffer_bytes);
+    MemoryRegion memory = allocate(std::size_t{options.buffers} * stride, Access::local(), options.device, options.pd);
+    SessionCore& session = *options.session->core_;
+    auto core =
+        std::make_shared<SendPoolCore>(session, std::move(memory), options.buffers, options.buffer_bytes, stride);
+    session.add_send_pool(core);
+    return SendPool(std::move(core));
 }
 
 // ---- Memory ----

@@ -54,6 +54,7 @@ SessionCore::SessionCore(std::shared_ptr<SessionHost> host, void* block, const S
       poke_(waking_.application_fd >= 0 ? make_event_fd("a session that waits") : UniqueFd()) {}
 
 SessionCore::~SessionCore() {
+    leave_send_pools();
     close();
     if (!host_->is_forked()) {
         host_->release_session(id_);
@@ -107,6 +108,13 @@ template <class Record>
         return complete_rest(closed, out);
     }
     return 0;
+}
+
+template <class Record>
+[[gnu::noinline]] std::size_t SessionCore::poll_attentively(std::span<Record> out, std::uint64_t& user) noexcept {
+    check_thread(user);
+    const std::size_t n = poll(out);
+    return (attention_ & kSendPools) != 0 ? take_back(out.first(n)) : n;
 }
 
 // ---- Counts and states ----
@@ -164,16 +172,14 @@ std::size_t Session::poll(std::span<Completion> out) noexcept {
     if (core_ == nullptr) [[unlikely]] {
         return 0;
     }
-    core_->check_thread(user_.thread);
-    return core_->poll(out);
+    return core_->needs_attention() ? core_->poll_attentively(out, user_.thread) : core_->poll(out);
 }
 
 std::size_t Session::poll(std::span<WideCompletion> out) noexcept {
     if (core_ == nullptr) [[unlikely]] {
         return 0;
     }
-    core_->check_thread(user_.thread);
-    return core_->poll(out);
+    return core_->needs_attention() ? core_->poll_attentively(out, user_.thread) : core_->poll(out);
 }
 
 std::uint32_t Session::retired(QpHandle qp) noexcept {

@@ -6,6 +6,7 @@
 //   session.cc     opens and closes, takes completions, and returns counts and states
 //   settling.cc    counts completed requests: the rare cases
 //   waiting.cc     wait(), arm()
+//   send_pool.cc   send pools: their buffers come back with the completions
 //   aftermath.cc   makes completions after the session's or the daemon's end
 //
 // Thread safety: only the session's thread may make the calls; any thread may call stage_latency() and poke().
@@ -17,6 +18,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "base/planted.hpp"
 #include "base/unique_fd.hpp"
@@ -29,6 +31,8 @@
 #include "session/session_host.hpp"
 
 namespace pollcore {
+
+class SendPoolCore;
 
 class alignas(kCacheLine) SessionCore {
 public:
@@ -86,11 +90,22 @@ public:
         }
     }
 
+    /// Whether poll() is not enough, and poll_attentively() must be called.
+    [[nodiscard]] bool needs_attention() const noexcept { return (attention_ & (kThreadChecked | kSendPools)) != 0; }
+    /// poll(), with check_thread() before it, and with the completions of send pools taken back after it.
+    template <class Record>
+    [[nodiscard]] std::size_t poll_attentively(std::span<Record> out, std::uint64_t& user) noexcept;
+    /// try_submit(), for a send pool.
+    [[nodiscard]] Refusal submit_of_pool(const WorkRequest& request) noexcept;
+    /// From now on the completions of this pool's requests go back to the pool. Throws std::bad_alloc.
+    void add_send_pool(std::shared_ptr<SendPoolCore> pool);
+
 private:
     // Bits of attention_.
     static constexpr std::uint8_t kUnusable = 1;       // the session is closed and takes no requests
     static constexpr std::uint8_t kThreadChecked = 2;  // SessionOptions::check_thread
     static constexpr std::uint8_t kLogged = 4;         // the session has a log_
+    static constexpr std::uint8_t kSendPools = 8;      // the session has send_pools_
 
     // admission.hpp
     [[nodiscard]] bool completion_room() noexcept;
@@ -133,6 +148,11 @@ private:
     void settle_other(const Completion& completion) noexcept;
     void settle_out_of_turn(const Completion& completion, std::uint32_t in_flight) noexcept;
 
+    // send_pool.cc
+    template <class Record>
+    [[nodiscard]] std::size_t take_back(std::span<Record> taken) noexcept;
+    void leave_send_pools() noexcept;
+
     // session.cc
     void check_user(std::uint64_t& user) const noexcept;
 
@@ -159,7 +179,7 @@ private:
     CompletionInbox inbox_;
     Accounts accounts_;
     SessionHeader& header_;
-    std::uint8_t attention_ = 0;     // kUnusable, kThreadChecked and kLogged; 0: none of these
+    std::uint8_t attention_ = 0;     // kUnusable, kThreadChecked, kLogged and kSendPools; 0: none of these
     bool worker_sleeps_ = false;     // the worker may sleep
     bool summing_ = false;           // the request that was just admitted needs the checksum of its payload
     bool wants_slots_ = false;       // a submission found the ring full, and wait() or arm() has not reported new room
@@ -181,6 +201,7 @@ private:
     std::uint32_t gone_left_ = 0;         // requests that still have to complete with daemon_gone
     std::uint32_t gone_index_ = 0;        // complete_gone(): queues below this index have no requests left
     std::shared_ptr<SessionHost> host_;
+    std::vector<std::shared_ptr<SendPoolCore>> send_pools_;
     UniqueFd poke_;  // an eventfd that wakes a thread in sleep(); invalid if the session never sleeps
     alignas(kCacheLine) std::atomic<bool> poked_{false};  // written by any thread
 };

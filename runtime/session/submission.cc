@@ -343,6 +343,10 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
 
 // ---- The calls of Session ----
 
+Refusal SessionCore::submit_of_pool(const WorkRequest& request) noexcept {
+    return try_submit(request);
+}
+
 Refusal Session::try_submit(const WorkRequest& request) noexcept {
     if (core_ == nullptr) [[unlikely]] {
         return Refusal::session_closed;
