@@ -61,6 +61,11 @@ public:
     [[nodiscard]] const Config& config() const noexcept;
     /// Kernel thread id of a worker, for /proc.
     [[nodiscard]] int worker_thread_id(std::size_t worker) const;
+    /// Keeps the calling thread off the cores of this runtime's workers: from now on the kernel does not run the thread
+    /// there. Threads that it starts later inherit this. A thread that shares a core with a worker that spins gets half
+    /// of that core, and the worker is stopped for milliseconds at a time. Throws Error(EINVAL), and changes nothing,
+    /// if the thread would have no CPU left.
+    void keep_off_workers() const;
     /// Tells whether the workers and the control thread make progress. This call waits for none of these threads, so it
     /// returns even while they hang (D33).
     [[nodiscard]] Health health() const;

@@ -74,6 +74,9 @@ void ApplicationEvents::change_connections(F&& change) {
     changed_.notify_all();
 }
 
+void ApplicationEvents::prepare() {
+    change_connections([&] { connections_.prepare(); });
+}
 void ApplicationEvents::add(QpHandle qp) {
     change_connections([&] { connections_.add(qp); });
 }

@@ -33,6 +33,7 @@ public:
     void close() noexcept;
 
     // As the functions of ConnectionEvents.
+    void prepare();
     void add(QpHandle qp);
     void add(const ListenerHandle& listener);
     void remove(QpHandle qp) noexcept;

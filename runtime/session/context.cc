@@ -118,6 +118,7 @@ Session Context::open_session(const SessionOptions& options) {
 }
 
 QueuePair Context::create_queue_pair(const QueuePairOptions& options) {
+    control().events().prepare();  // so that the queue pair is not lost for lack of memory for its events (D29)
     QueuePair qp(control_, control().create_qp(spec_of(options)));
     control_->live_qps.add(qp.handle());
     control_->events().add(qp.handle());
@@ -260,6 +261,7 @@ AddressHandle Context::create_address_handle(const WideCompletion& received, std
 }
 
 Listener Context::listen(const std::string& address, const std::string& device, PrivateDataForm form) {
+    control().events().prepare();
     Listener listener(control_, control().listen(address, device, form));
     control_->events().add(listener.handle());
     return listener;

@@ -194,6 +194,112 @@ private:
     QueuePair from_, to_;
 };
 
+/// Makes both ends of a connection on one thread, by events.
+class ConnectByEvents : public Call {
+public:
+    void prepare(World& world) override {
+        listener_ = world.runtime.listen(kLongName);
+        make_ends(world);
+    }
+    void make(World& world) override {
+        if (!from_.valid()) {
+            make_ends(world);
+        }
+        try {
+            from_.begin_connect(listener_.address(), {.timeout = kUntilGivenUp});
+            for (int established = 0; established < 2;) {
+                const std::optional<Event> event = world.runtime.next_event(kPatience);
+                if (!event || event->type == EventType::connect_failed) {
+                    throw Error(event ? event->error : ETIMEDOUT, event ? event->text : "no event comes");
+                }
+                established += event->type == EventType::established;
+                if (event->type == EventType::connect_request) {
+                    accept_all();
+                }
+            }
+        } catch (...) {
+            from_.close();
+            to_.close();
+            while (listener_.next_request(std::chrono::milliseconds(0))) {  // rejects a request that came too late
+            }
+            throw;
+        }
+    }
+    void use(World& world) override {
+        world.exchange(world.second, from_, to_);
+        from_.close();
+        to_.close();
+        listener_ = Listener();
+    }
+
+private:
+    void make_ends(World& world) {
+        from_ = world.runtime.create_queue_pair(world.shape());
+        to_ = world.runtime.create_queue_pair(world.shape());
+    }
+    void accept_all() {
+        while (std::optional<ConnectionRequest> request = listener_.next_request(std::chrono::milliseconds(0))) {
+            request->begin_accept(to_, {.timeout = kUntilGivenUp});
+        }
+    }
+
+    Listener listener_;
+    QueuePair from_, to_;
+};
+
+/// Ends an operation on a queue pair by an event.
+class EndByEvent : public Call {
+public:
+    explicit EndByEvent(bool reset) : reset_(reset) {}
+    void prepare(World& world) override {
+        from_ = world.runtime.create_queue_pair(world.shape());
+        to_ = world.runtime.create_queue_pair(world.shape());
+        World::connect(from_, to_);
+    }
+    void make(World& world) override {
+        reset_ ? to_.begin_reset() : to_.begin_close();
+        std::optional<Event> event;
+        do {
+            event = world.runtime.next_event(kPatience);
+            ASSERT_TRUE(event.has_value());
+        } while (event->type != (reset_ ? EventType::reset_done : EventType::closed));
+        if (reset_) {
+            to_.renew(*event);
+        } else if (event->error != 0) {
+            throw Error(event->error, event->text);
+        }
+    }
+    void use(World& world) override {
+        if (reset_) {
+            from_.reset();
+            World::connect(from_, to_);
+            world.exchange(world.second, from_, to_);
+        }
+        from_.close();
+        to_.close();
+    }
+
+private:
+    const bool reset_;
+    QueuePair from_, to_;
+};
+
+/// Destroys a queue pair that is being connected.
+class AbandonConnecting : public Call {
+public:
+    void prepare(World& world) override {
+        listener_ = world.runtime.listen(kLongName);
+        from_ = world.runtime.create_queue_pair(world.shape());
+        from_.begin_connect(listener_.address(), {.timeout = kPatience});
+    }
+    void make(World&) override { from_ = QueuePair(); }
+    void use(World&) override { listener_ = Listener(); }
+
+private:
+    Listener listener_;
+    QueuePair from_;
+};
+
 }  // namespace
 
 std::vector<NamedCall> connection_calls() {
@@ -205,6 +311,10 @@ std::vector<NamedCall> connection_calls() {
         {"Reject", make_call<Reject>},
         {"CloseWhileConnecting", make_call<CloseWhileConnecting>},
         {"CloseConnected", make_call<CloseConnected>},
+        {"ConnectByEvents", make_call<ConnectByEvents>},
+        {"CloseByEvent", make_call<EndByEvent, false>},
+        {"ResetByEvent", make_call<EndByEvent, true>},
+        {"AbandonConnecting", make_call<AbandonConnecting>},
     };
 }
 

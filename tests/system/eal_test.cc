@@ -209,6 +209,42 @@ TEST_F(Eal, KeepsEveryHelperThreadOffTheWorkersCore) {
               "");
 }
 
+TEST_F(Eal, KeepsAThreadOfTheProgramOffTheWorkersCore) {
+    EXPECT_EQ(in_child([]() -> std::string {
+                  Runtime runtime(config_on(1));
+                  std::string wrong;
+                  std::thread([&] {
+                      runtime.keep_off_workers();
+                      const std::string cpus = cpus_allowed("/proc/thread-self");
+                      wrong = contains(cpus, 1) ? "the thread may run on " + cpus : "";
+                      if (!contains(cpus, 0)) {
+                          wrong = "the thread may not run on CPU 0, but on " + cpus;
+                      }
+                  }).join();
+                  std::thread([&] {
+                      cpu_set_t one;
+                      CPU_ZERO(&one);
+                      CPU_SET(1, &one);
+                      if (sched_setaffinity(0, sizeof(one), &one) != 0) {
+                          wrong += "; cannot pin a thread";
+                      }
+                      try {
+                          runtime.keep_off_workers();
+                          wrong += "; a thread has no CPU left";
+                      } catch (const Error& error) {
+                          if (error.code() != std::errc::invalid_argument) {
+                              wrong += std::string("; ") + error.what();
+                          }
+                      }
+                      if (cpus_allowed("/proc/thread-self") != "1") {
+                          wrong += "; after a refusal the thread has other CPUs";
+                      }
+                  }).join();
+                  return wrong;
+              }),
+              "");
+}
+
 TEST_F(Eal, StartsStopsAndStartsAgainOnAnotherCore) {
     EXPECT_EQ(in_child([]() -> std::string {
                   for (const std::uint32_t core : {1u, 0u, 1u, 1u, 0u}) {

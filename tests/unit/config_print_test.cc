@@ -127,6 +127,16 @@ TEST(Sample, for_the_loopback_is_accepted_on_two_cpus) {
     EXPECT_TRUE(parsed.services.empty());
 }
 
+TEST(Sample, that_is_minimal_has_ten_lines_and_is_accepted) {
+    const std::string text = sample("minimal.toml");
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 10);
+    const Config parsed = config::parse(text, "minimal.toml", kTwoCpus);
+    ASSERT_EQ(parsed.devices.size(), 1u);
+    EXPECT_EQ(parsed.devices[0].kind, DeviceConfig::Kind::verbs);
+    ASSERT_EQ(parsed.workers.size(), 1u);
+    EXPECT_FALSE(parsed.attach.path.empty());
+}
+
 TEST(Sample, for_the_loopback_loads_from_its_file) {
     EXPECT_EQ(load_config(POLLCORE_SOURCE_DIR "/config/loopback.toml").workers.size(), 1u);
 }
