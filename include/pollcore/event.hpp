@@ -57,9 +57,9 @@ enum class EventType : std::uint8_t {
     stopping = 129,
 
     // Events of connections. Each queue pair and each listener keeps its own events until they are taken, so they are
-    // never lost, however many come at once. Events of an object that is destroyed are dropped, and so are the events
-    // of
-    // a queue pair's life before a reset.
+    // never lost, however many come at once. Events of an object that is destroyed are dropped. A reset drops the
+    // events
+    // of the queue pair's life before it.
 
     /// Event::listener names the listener. A request may have come: call Listener::next_request without waiting, until
     /// it returns nothing. A new listener has this event at once.

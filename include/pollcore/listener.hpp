@@ -52,8 +52,8 @@ public:
     /// in the raw form) and ends the request.
     void reject(const std::vector<std::byte>& private_data = {});
     /// Refuses the connection for this reason, which is sent as private data. The peer's error message contains it. A
-    /// longer text than fits is cut.
-    void reject(std::string_view reason);
+    /// text of more than kRejectPrivateDataMax bytes is cut.
+    void reject_because(std::string_view reason);
 
 private:
     std::shared_ptr<ControlSide> control_;

@@ -187,10 +187,9 @@ struct QueuePairOptions {
 /// The form of private data in the messages that make a connection. Both ends must choose one form: the caller by
 /// ConnectOptions::form, the other end by Context::listen. Nothing guesses the other end's form.
 enum class PrivateDataForm : std::uint8_t {
-    /// A header of kPrivateDataHeader bytes comes before the user's bytes and tells their number, so they arrive as
-    /// they
-    /// were sent. Flow control needs this form. A request without the header, as of a program without pollcore, arrives
-    /// as in the raw form.
+    /// A header of kPrivateDataHeader bytes comes before the user's bytes and tells their number, so the bytes arrive
+    /// without padding. Flow control needs this form. A request without the header, as of a program without pollcore,
+    /// arrives as in the raw form.
     framed,
     /// Exactly the user's bytes, for standard protocols. They arrive with zeros behind them, as many as the message has
     /// room for: see kRawRequestPrivateDataMax, kRawReplyPrivateDataMax and kRawRejectPrivateDataMax.
@@ -257,7 +256,8 @@ public:
     bool reset();
 
     /// Begins reset(). EventType::reset_done follows within `timeout`, or within the configuration's drain_timeout if
-    /// `timeout` is 0. Pass the event to renew().
+    /// `timeout` is 0. Pass the event to renew(). Until then, all other calls throw Error, except those that end the
+    /// queue pair.
     void begin_reset(std::chrono::milliseconds timeout = {});
     /// Takes the result of begin_reset() from its event: handle() is then the new handle. Returns Event::drained.
     /// Throws Error: EINVAL if `event` is not this queue pair's reset_done, or the reason why the reset failed.
@@ -275,10 +275,10 @@ public:
     /// Ends the operation that was begun on this queue pair; does nothing if there is none. A connection fails with
     /// ECANCELED. A reset or close is cut short, as if its time limit were over. The operation's event follows.
     void cancel();
+    /// For ConnectionRequest: an operation was begun that ends with an event.
+    POLLCORE_INTERNAL void note_begun() noexcept { begun_ = true; }
 
 private:
-    friend class ConnectionRequest;
-
     [[nodiscard]] POLLCORE_INTERNAL bool abandon() noexcept;
 
     std::shared_ptr<ControlSide> control_;

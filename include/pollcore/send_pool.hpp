@@ -1,6 +1,9 @@
 // A send pool: registered buffers for messages to send. The program claims a buffer, writes its message into it, and
 // commits it. The buffer goes back to the pool by itself when the request has completed.
 //
+//     #include <algorithm>
+//     #include <string_view>
+//
 //     #include <pollcore/runtime.hpp>
 //
 //     // Sends the text, if a buffer is free and the queue pair has room.
@@ -14,15 +17,15 @@
 //     }
 //
 // Session::poll takes the completions of the pool's requests. It returns a completion only if the request failed, or if
-// the program has set kSignaled, and then with the program's own tag. So poll() may return 0 although buffers went
-// back.
+// the program has set kSignaled, and then with the program's own tag. SessionFigures::completed counts all of them.
 //
 // The pool tells its completions from others by their tags, which are addresses in the pool. A program's own tags must
 // not be addresses in memory of this library.
 //
 // Thread safety: the thread that uses the session makes all calls, also the destructors, and Context::create_send_pool.
 // Ownership: the pool owns the memory. If requests are in flight when the pool is destroyed, the memory stays until the
-// session has polled their completions, or is destroyed.
+// session is destroyed, or until their completions were polled and another send pool of the session is made or
+// destroyed.
 #pragma once
 
 #include <cstddef>
@@ -70,11 +73,14 @@ public:
     /// Where the message goes. Its length is the length that was claimed.
     [[nodiscard]] std::span<std::byte> payload() const noexcept { return payload_; }
 
-private:
-    friend class SendPool;
-    SendClaim(std::shared_ptr<SendPoolCore> core, std::span<std::byte> payload, std::uint32_t buffer) noexcept
-        : core_(std::move(core)), payload_(payload), buffer_(buffer) {}
+    // For SendPool.
+    POLLCORE_INTERNAL SendClaim(std::shared_ptr<SendPoolCore> core, std::span<std::byte> payload,
+                                std::uint32_t buffer) noexcept;
+    [[nodiscard]] POLLCORE_INTERNAL bool is_of(const SendPoolCore* pool) const noexcept { return core_.get() == pool; }
+    [[nodiscard]] POLLCORE_INTERNAL std::uint32_t buffer() const noexcept { return buffer_; }
+    POLLCORE_INTERNAL void commit() noexcept;
 
+private:
     std::shared_ptr<SendPoolCore> core_;
     std::span<std::byte> payload_;
     std::uint32_t buffer_ = 0;
@@ -96,7 +102,7 @@ public:
     [[nodiscard]] SendClaim claim(std::uint32_t bytes) noexcept;
     /// Submits `request` with the claimed buffer as its only SGE. The request is a send or an RDMA write; its tag is
     /// the program's own. After Refusal::none the claim is no longer valid. After another refusal it stays valid, and
-    /// can be committed again.
+    /// can be committed again. A claim that is not valid, or of another pool, is refused with session_closed.
     [[nodiscard]] Refusal commit(SendClaim& claim, const WorkRequest& request) noexcept;
 
     [[nodiscard]] std::uint32_t buffers() const noexcept;

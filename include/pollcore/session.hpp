@@ -101,7 +101,6 @@ struct [[nodiscard]] Submitted {
     Refusal refusal = Refusal::none;
 };
 
-class Context;
 class SessionCore;
 
 /// Counts of one session since it was opened. At any time, accepted = completed + retired + in flight.
@@ -225,9 +224,10 @@ public:
     /// The destructor closes the session, too.
     void close() noexcept;
 
-private:
-    friend class Context;
+    /// For Context. Null if this object has no session.
+    [[nodiscard]] POLLCORE_INTERNAL SessionCore* core() const noexcept { return core_.get(); }
 
+private:
     /// The thread that uses the session, for SessionOptions::check_thread. 0 means that no thread has used the session
     /// since it was opened, moved or handed over.
     struct User {

@@ -15,6 +15,9 @@
 
 namespace pollcore {
 
+// The largest number of connection requests that one process may hold unanswered.
+inline constexpr std::size_t kRequestsInHandMax = 64;
+
 inline void require_room(std::size_t things, std::size_t most, const char* what) {
     if (things >= most) {
         throw Error(EDQUOT, fmt::format("this process has {} {}, as many as it may", things, what));

@@ -23,9 +23,6 @@ using namespace std::chrono_literals;
 // After this time, turn() checks again a request that waits for a worker or for the network.
 constexpr auto kSoon = 200us;
 
-// The largest number of connection requests that one process may hold unanswered.
-constexpr std::size_t kRequestsInHandMax = 64;
-
 }  // namespace
 
 AttachedClient::AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, bool net_raw,
@@ -345,23 +342,8 @@ wire::Nothing AttachedClient::carry_out(const wire::BeginAccept& asked) {
     return {};
 }
 
-// If the process held as many requests as it may, more may wait at its listeners, and no event would tell of them.
-void AttachedClient::answered(std::uint32_t device, std::uint64_t request) noexcept {
-    const bool was_full = requests_.size() >= kRequestsInHandMax;
-    requests_.erase({device, request});
-    for (auto listener = listeners_.begin(); was_full && listener != listeners_.end(); ++listener) {
-        events_.keep({.type = EventType::connect_request,
-                      .listener = {.number = listener->first.second, .device = listener->first.first}});
-    }
-}
-
-QpHandle AttachedClient::present(QpHandle handle) noexcept {
-    const QpHandle now = qps_.contains(handle) ? handle : runtime_.current_handle_here(handle);
-    return qps_.contains(now) ? now : handle;
-}
-
 wire::Nothing AttachedClient::carry_out(const wire::BeginEnding& asked) {
-    const QpHandle handle = present(asked.handle);
+    const QpHandle handle = asked.handle;
     OwnQp& own = require_qp(handle);
     own.busy = true;  // until tell_of_connection(), which this call may cause
     try {

@@ -20,6 +20,11 @@ constexpr std::size_t kRetiringMax = 256;
 
 }  // namespace
 
+QpHandle AttachedClient::present(QpHandle handle) noexcept {
+    const QpHandle now = qps_.contains(handle) ? handle : runtime_.current_handle_here(handle);
+    return qps_.contains(now) ? now : handle;
+}
+
 void AttachedClient::begin(std::uint64_t id, const wire::CloseQp& asked) {
     const QpHandle present_handle = present(asked.handle);
     if (!qps_.contains(present_handle)) {

@@ -258,6 +258,16 @@ wire::Nothing AttachedClient::carry_out(const wire::StopListening& asked) {
     return {};
 }
 
+// If the process held as many requests as it may, more may wait at its listeners, and no event would tell of them.
+void AttachedClient::answered(std::uint32_t device, std::uint64_t request) noexcept {
+    const bool was_full = requests_.size() >= kRequestsInHandMax;
+    requests_.erase({device, request});
+    for (auto listener = listeners_.begin(); was_full && listener != listeners_.end(); ++listener) {
+        events_.keep({.type = EventType::connect_request,
+                      .listener = {.number = listener->first.second, .device = listener->first.first}});
+    }
+}
+
 wire::Nothing AttachedClient::carry_out(const wire::Reject& asked) {
     if (requests_.contains({asked.device, asked.request})) {
         answered(asked.device, asked.request);

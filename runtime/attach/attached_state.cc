@@ -256,6 +256,7 @@ void AttachedState::take_events(const wire::Packet& packet) {
     }
     if (answer.outcome.error != 0) {  // for example, the daemon has no memory at the moment
         log_warning("the daemon gives no events of connections, and is asked again: {}", answer.outcome.text.string());
+        std::this_thread::sleep_for(kTryEvery);
     }
     const wire::ConnectionEvents& told = answer.body;
     for (std::size_t i = 0; i < std::min<std::size_t>(told.count, told.events.size()); ++i) {

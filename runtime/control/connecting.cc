@@ -274,6 +274,74 @@ void RuntimeState::forget_connection_here(QpSlot& qp) noexcept {
     connector.forget(std::exchange(qp.connection, 0));
 }
 
+// ---- Attempts that end with an event ----
+
+void RuntimeState::begin_connect(QpHandle handle, const std::string& address, const ConnectOptions& options) {
+    executor_->run([&] { begin_connect_here(handle, address, options, Report::by_event); });
+}
+
+void RuntimeState::begin_accept(std::uint32_t device, ConnectionId request, QpHandle handle, const FlowBlock& flow,
+                                const ConnectOptions& options) {
+    executor_->run([&] { begin_accept_here(device, request, handle, flow, options, Report::by_event); });
+}
+
+// Returns the queue pair's attempt that was begun and has no outcome yet, or an empty node.
+RuntimeState::Attempts::node_type RuntimeState::take_attempt_by_event(const QpSlot& qp) noexcept {
+    const std::lock_guard lock(waiting_mutex_);
+    const auto found = attempts_.find({qp.device, qp.connection});
+    if (found == attempts_.end() || found->second.report != Report::by_event) {
+        return {};
+    }
+    return attempts_.extract(found);
+}
+
+void RuntimeState::expire_attempts_here() noexcept {
+    const auto now = platform->now();
+    if (now < next_expiry_) {
+        return;
+    }
+    next_expiry_ = std::chrono::steady_clock::time_point::max();
+    Attempts expired;
+    {
+        const std::lock_guard lock(waiting_mutex_);
+        for (auto at = attempts_.begin(); at != attempts_.end();) {
+            const auto attempt = at++;
+            if (attempt->second.report != Report::by_event) {
+                continue;
+            }
+            if (now >= attempt->second.deadline) {
+                expired.insert(attempts_.extract(attempt));
+            } else {
+                next_expiry_ = std::min(next_expiry_, attempt->second.deadline);
+            }
+        }
+    }
+    for (auto& [key, attempt] : expired) {
+        if (QpSlot* qp = find_qp(attempt.qp); qp != nullptr) {
+            fail_connection_here(*qp);
+        }
+        attempt.event.error = ETIMEDOUT;
+        attempt.event.text.assign("not established within its time limit");
+        tell_outcome_here(std::move(attempt));
+    }
+}
+
+// Whether an attempt to connect was begun and has no outcome yet.
+bool RuntimeState::is_connecting_by_event(const QpSlot& qp) noexcept {
+    const std::lock_guard lock(waiting_mutex_);
+    const auto found = attempts_.find({qp.device, qp.connection});
+    return found != attempts_.end() && found->second.report == Report::by_event;
+}
+
+void RuntimeState::require_not_connecting(const QpSlot& qp) {
+    const std::lock_guard lock(waiting_mutex_);
+    const auto found = attempts_.find({qp.device, qp.connection});
+    if (found != attempts_.end() && !found->second.done) {
+        throw Error(EBUSY,
+                    fmt::format("queue pair {} is being connected: wait for the event, or cancel it", qp.qp_num));
+    }
+}
+
 // ---- Listening ----
 
 OpenedListener RuntimeState::listen(const std::string& address, const std::string& device_name, PrivateDataForm form) {
@@ -364,7 +432,15 @@ void RuntimeState::turn_away_here(std::uint32_t device, ConnectionId request,
                                   std::span<const std::byte> private_data) noexcept {
     Connector& connector = *devices_[device]->connector;
     try {
-        connector.reject(request, private_data);
+        try {
+            connector.reject(request, private_data);
+        } catch (const Error& error) {
+            if (error.code() != std::errc::message_size) {
+                throw;
+            }
+            log_error("a rejection goes out without its private data: {}", error.what());
+            connector.reject(request, {});
+        }
     } catch (const std::exception& error) {
         log_debug("rejecting a connection: {}", error.what());
     }

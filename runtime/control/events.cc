@@ -217,6 +217,38 @@ void RuntimeState::tell_application(Event event, const DeviceSlot& device, const
     counters.events_lost.add();
 }
 
+// ---- Events of connections ----
+
+void RuntimeState::tell_of_qp_here(std::uint32_t client, Event&& event) noexcept {
+    if (client == 0) {
+        application_events.keep(std::move(event));
+    } else if (host_ != nullptr) {
+        host_->connection_event(client, std::move(event));
+    }
+}
+
+// Called when the queue pair is in error, and its application may not have caused that.
+void RuntimeState::tell_of_error_here(QpSlot& qp) noexcept {
+    if (!qp.disconnected && !qp.ending && !std::exchange(qp.error_told, true)) {
+        tell_of_qp_here(qp.client, {.type = EventType::qp_error, .qp = qp.handle});
+    }
+}
+
+void RuntimeState::tell_outcome_here(Attempt&& attempt) noexcept {
+    Event event{.type = EventType::established, .qp = attempt.qp};
+    if (!attempt.established()) {
+        event.type = EventType::connect_failed;
+        event.error = attempt.event.error;
+        try {
+            event.text = why_failed(attempt.what, attempt.event);
+        } catch (const std::bad_alloc&) {
+            event.text = std::move(attempt.what);
+        }
+    }
+    event.private_data = std::move(attempt.event.private_data);
+    tell_of_qp_here(attempt.client, std::move(event));
+}
+
 // ---- What is lost ----
 
 void RuntimeState::on_device_removed(DeviceSlot& device) {

@@ -1,5 +1,9 @@
 // The end and the reset of queue pairs: the retiring sequence (H1).
 #include <algorithm>
+#include <array>
+#include <memory>
+#include <new>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -18,18 +22,37 @@ constexpr std::chrono::milliseconds kDrainAtLeast{20};
 // flushes in microseconds, but another thread on the worker's core may delay the worker for longer.
 constexpr std::chrono::milliseconds kQuiet{100};
 
+// One job begins and ends at most this many closes and resets. Each of them takes tens of microseconds.
+constexpr int kEndingsInJob = 16;
+// At most this many queue pairs are retired at once, and of one process only a part of them, so that the others have
+// their turn.
+constexpr int kUnderWayMax = 256;
+constexpr int kUnderWayOfOneMax = 64;
+
+constexpr std::chrono::hours kSomeTime{1};
+
+/// The reason for an error, or nothing if there is no memory for it.
+std::string reason(const std::exception& error) noexcept {
+    try {
+        return error.what();
+    } catch (const std::bad_alloc&) {
+        return {};
+    }
+}
+
 }  // namespace
 
 bool RuntimeState::close_qp(QpHandle handle) {
     QpEnding ending{.qp = handle};
     executor_->run(
         [&] {
-            if (!running_.load() || find_qp(handle) == nullptr) {
+            const QpSlot* qp = running_.load() ? find_qp_or_former(handle) : nullptr;
+            if (qp == nullptr) {
                 ending.ended = true;  // the queue pair was closed with its session or the runtime
                 return;
             }
-            require_not_ending(qp_slot(handle));
-            ending.qp = qp_slot(handle).handle;
+            require_not_ending(*qp);
+            ending.qp = qp->handle;
             ending.limit = config.drain_timeout;
             start_here(ending);
         },
@@ -283,6 +306,269 @@ void RuntimeState::restart_verbs_qp(QpSlot& qp, std::uint32_t psn) {
     move(to_datagram_init(device.port(), qp.qkey));
     move(to_state(IBV_QPS_RTR));
     move(to_rts(psn, {}, QpType::ud));
+}
+
+// ---- Closing and resetting in steps ----
+//
+// A call begins a close or a reset, and the control thread continues it between its other jobs. So none of them delays
+// other calls while it waits for a device. The end is told to the thread that waits for it, or to the application by an
+// event.
+
+void RuntimeState::begin_reset(QpHandle handle, std::chrono::milliseconds timeout) {
+    executor_->run([&] { begin_ending_here(handle, true, timeout); });
+}
+
+void RuntimeState::begin_close(QpHandle handle, std::chrono::milliseconds timeout) {
+    executor_->run([&] { begin_ending_here(handle, false, timeout); });
+}
+
+std::unique_ptr<QpEnding> RuntimeState::new_ending(const QpSlot& qp, bool reset, Report report,
+                                                   std::chrono::milliseconds timeout) {
+    auto ending = std::make_unique<QpEnding>();
+    ending->reset = reset;
+    ending->report = report;
+    ending->qp = qp.handle;
+    ending->client = qp.client;
+    ending->limit = timeout.count() <= 0 ? config.drain_timeout
+                                         : std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24));
+    return ending;
+}
+
+void RuntimeState::begin_ending_here(QpHandle handle, bool reset, std::chrono::milliseconds timeout) {
+    const QpSlot& qp = reset ? live_qp_slot(handle) : qp_slot(handle);
+    require_not_ending(qp);
+    if (reset) {
+        require_not_connecting(qp);
+    }
+    std::unique_ptr<QpEnding> ending = new_ending(qp, reset, Report::by_event, timeout);
+    start_here(*ending.release());
+}
+
+// Begins the close or reset. Most are over within microseconds, so the control thread looks for that time.
+void RuntimeState::start_here(QpEnding& ending) noexcept {
+    if (QpSlot* qp = find_qp(ending.qp); qp != nullptr) {
+        qp->ending = true;
+    }
+    if (first_ending_ == nullptr) {
+        for (std::uint32_t looks = 0;; ++looks) {
+            if (step_here(ending)) {
+                return conclude_here(ending);
+            }
+            if (!platform->spin_for_worker(looks)) {
+                break;
+            }
+        }
+    }
+    *behind_last_ending_ = &ending;
+    behind_last_ending_ = &ending.next;
+    post_endings_here();
+}
+
+void RuntimeState::await_end(QpEnding& ending) {
+    std::unique_lock lock(waiting_mutex_);
+    while (!platform->wait(lock, ending.ended_changed, kSomeTime, [&] { return ending.ended; })) {
+    }
+    lock.unlock();
+    if (ending.failure) {
+        std::rethrow_exception(ending.failure);
+    }
+}
+
+// Does what can be done now. Returns whether the operation has ended. For lack of memory nothing is done, and a later
+// call tries again (D29).
+bool RuntimeState::step_here(QpEnding& ending) noexcept {
+    try {
+        if (!ending.begun) {
+            ending.retirement = begin_retiring_here(ending.qp, platform->now() + ending.limit);
+            ending.begun = true;
+        }
+        if (!ending.retired) {
+            const std::optional<bool> drained =
+                ending.retirement ? retired_here(*ending.retirement) : std::optional(true);
+            if (!drained) {
+                return false;
+            }
+            ending.drained = *drained;
+            ending.retired = true;
+        }
+        if (ending.reset) {
+            ending.renewed = restart_retired_here(ending.qp, ending.drained).first;
+        } else {
+            end_retired_here(ending.qp, ending.drained);
+        }
+    } catch (const NoRoomForCommand&) {
+        return false;
+    } catch (const std::bad_alloc&) {
+        return false;
+    } catch (...) {
+        ending.failure = std::current_exception();
+    }
+    return true;
+}
+
+// Tells the outcome. Destroys `ending`, unless a waiter owns it.
+void RuntimeState::conclude_here(QpEnding& ending) noexcept {
+    if (QpSlot* qp = find_qp(ending.renewed.valid() ? ending.renewed : ending.qp); qp != nullptr) {
+        qp->ending = false;
+        if (ending.renewed.valid() && ending.report == Report::by_event) {
+            qp->former = ending.qp;
+        }
+    }
+    if (ending.report == Report::to_waiter) {
+        const std::lock_guard lock(waiting_mutex_);
+        ending.ended = true;
+        ending.ended_changed.notify_one();  // under the lock, because the waiter may destroy `ending` after it
+        return;
+    }
+    const std::unique_ptr<QpEnding> own(&ending);
+    Event event{.type = ending.reset ? EventType::reset_done : EventType::closed, .qp = ending.qp};
+    event.renewed = ending.renewed;
+    event.drained = ending.drained;
+    try {
+        if (ending.failure) {
+            std::rethrow_exception(ending.failure);
+        }
+    } catch (const Error& error) {
+        event.error = error.code().value();
+        event.text = reason(error);
+    } catch (...) {
+        event.error = ENOMEM;
+    }
+    if (ending.report == Report::to_nobody && event.error != 0) {
+        log_error("a queue pair that nobody uses does not end; it ends with its session: {}", event.text);
+    }
+    // The daemon keeps its own account of the queue pairs of other processes, so it learns of each end.
+    if (ending.report == Report::by_event || ending.client != 0) {
+        tell_of_qp_here(ending.client, std::move(event));
+    }
+}
+
+void RuntimeState::continue_endings_here() noexcept {
+    int left = kEndingsInJob;
+    int under_way = 0;
+    std::array<int, 64> of_client{};  // how many of the client are under way; clients may share a place
+    for (QpEnding** at = &first_ending_; *at != nullptr && left > 0 && under_way < kUnderWayMax;) {
+        QpEnding& ending = **at;
+        int& of_this_client = of_client[ending.client % of_client.size()];
+        const bool begun = ending.begun;
+        if (!begun && of_this_client >= kUnderWayOfOneMax) {
+            at = &ending.next;
+            continue;
+        }
+        if (!step_here(ending)) {
+            left -= !begun && ending.begun;
+            ++under_way;
+            ++of_this_client;
+            at = &ending.next;
+            continue;
+        }
+        --left;
+        *at = ending.next;
+        if (behind_last_ending_ == &ending.next) {
+            behind_last_ending_ = at;
+        }
+        conclude_here(ending);
+    }
+    idle_looks_ = left < kEndingsInJob ? 0 : idle_looks_ + 1;
+}
+
+// Called when all queue pairs are gone.
+void RuntimeState::finish_endings_here() noexcept {
+    while (first_ending_ != nullptr) {
+        continue_endings_here();
+    }
+}
+
+void RuntimeState::post_endings_here() noexcept {
+    if (first_ending_ == nullptr || endings_posted_) {
+        return;
+    }
+    try {
+        executor_->post_always([this] {
+            endings_posted_ = false;
+            continue_endings_here();
+            if (first_ending_ != nullptr && idle_looks_ != 0) {
+                wait_a_little_here(idle_looks_);
+            }
+            post_endings_here();
+        });
+        endings_posted_ = true;
+    } catch (const std::bad_alloc&) {
+        // The next tick calls this function.
+    }
+}
+
+// ---- Cancelling ----
+
+QpEnding* RuntimeState::find_ending(QpHandle handle) noexcept {
+    for (QpEnding* ending = first_ending_; ending != nullptr; ending = ending->next) {
+        if (ending->qp == handle) {
+            return ending;
+        }
+    }
+    return nullptr;
+}
+
+void RuntimeState::cancel(QpHandle handle) {
+    executor_->run([&] { cancel_here(handle); });
+}
+
+void RuntimeState::cancel_here(QpHandle handle) {
+    QpSlot* const qp = find_qp_or_former(handle);
+    if (qp == nullptr) {
+        return;
+    }
+    if (QpEnding* ending = find_ending(qp->handle); ending != nullptr) {
+        // If its drain has begun, the worker gets another command, with a deadline that is over.
+        if (std::exchange(ending->limit, std::chrono::milliseconds(0)).count() != 0 && ending->retirement) {
+            ending->retirement->deadline = platform->now();
+            ending->retirement->command = 0;
+        }
+        return;
+    }
+    if (Attempts::node_type begun = take_attempt_by_event(*qp); !begun.empty()) {
+        fail_connection_here(*qp);
+        begun.mapped().event.text.assign("it was cancelled");
+        tell_outcome_here(std::move(begun.mapped()));
+    }
+}
+
+bool RuntimeState::abandon_qp(QpHandle handle) {
+    return executor_->run([&] { return abandon_here(handle); }, Executor::Patience::unlimited);
+}
+
+bool RuntimeState::abandon_here(QpHandle handle) {
+    QpSlot* const qp = running_.load() ? find_qp_or_former(handle) : nullptr;
+    if (qp == nullptr) {
+        return false;
+    }
+    if (QpEnding* ending = find_ending(qp->handle); ending != nullptr) {
+        if (ending->report == Report::to_waiter) {
+            return false;
+        }
+        ending->report = Report::to_nobody;
+        ending->reset = false;
+        return true;
+    }
+    if (!is_connecting_by_event(*qp)) {
+        return false;
+    }
+    std::unique_ptr<QpEnding> ending = new_ending(*qp, false, Report::to_nobody, {});
+    (void)take_attempt_by_event(*qp);
+    fail_connection_here(*qp);
+    start_here(*ending.release());
+    return true;
+}
+
+void RuntimeState::close_instead_here(QpHandle handle) noexcept {
+    if (QpEnding* ending = find_ending(handle); ending != nullptr) {
+        ending->reset = false;
+    }
+}
+
+QpHandle RuntimeState::current_handle_here(QpHandle handle) noexcept {
+    const QpSlot* qp = find_qp_or_former(handle);
+    return qp != nullptr ? qp->handle : QpHandle{};
 }
 
 }  // namespace pollcore

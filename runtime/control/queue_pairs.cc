@@ -355,6 +355,12 @@ QpInfo RuntimeState::info(QpHandle handle) {
     });
 }
 
+void RuntimeState::require_not_ending(const QpSlot& qp) {
+    if (qp.ending) {
+        throw Error(EBUSY, fmt::format("queue pair {} is being closed or reset", qp.qp_num));
+    }
+}
+
 void RuntimeState::require_connectable(const QpSlot& qp) const {
     if (qp.type == QpType::ud) {
         throw Error(EINVAL,

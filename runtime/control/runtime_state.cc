@@ -300,7 +300,12 @@ DeviceSlot& RuntimeState::find_device(const std::string& name) {
 
 QpSlot* RuntimeState::find_qp(QpHandle handle) noexcept {
     QpSlot* qp = handle.index < qps_.size() ? qps_[handle.index].get() : nullptr;
-    const bool is_it = qp != nullptr && (qp->handle == handle || (handle.valid() && qp->former == handle));
+    return qp != nullptr && qp->handle == handle ? qp : nullptr;
+}
+
+QpSlot* RuntimeState::find_qp_or_former(QpHandle handle) noexcept {
+    QpSlot* qp = handle.index < qps_.size() ? qps_[handle.index].get() : nullptr;
+    const bool is_it = qp != nullptr && handle.valid() && (qp->handle == handle || qp->former == handle);
     return is_it ? qp : nullptr;
 }
 
@@ -308,6 +313,11 @@ QpSlot& RuntimeState::qp_slot(QpHandle handle) {
     require_running();
     if (QpSlot* qp = find_qp(handle); qp != nullptr) {
         return *qp;
+    }
+    if (const QpSlot* qp = find_qp_or_former(handle); qp != nullptr) {
+        throw Error(EBUSY, fmt::format("queue pair {} was reset: first pass the event of its reset to "
+                                       "QueuePair::renew, or close it",
+                                       qp->qp_num));
     }
     throw Error(EINVAL, "this queue pair was closed");
 }

@@ -2,7 +2,6 @@
 //
 //   runtime_state.cc      start and stop           queue_pairs.cc        making, connecting by exchanged information
 //   sessions.cc           opening and closing      queue_pair_ends.cc    closing and resetting (H1)
-//   operations.cc         operations that take time, and the events that report their ends
 //   memory.cc             domains, regions         completion_queues.cc  which CQ a queue goes to
 //   windows.cc            memory windows           connecting.cc         listeners, rdma_cm or names, their events
 //   address_handles.cc    address handles          events.cc             events of devices and reports of workers
@@ -227,7 +226,8 @@ struct SrqSlot {
 
 struct QpSlot {
     QpHandle handle;
-    /// The handle before a reset that was begun by event. The application uses this one until it has taken the event.
+    /// The handle before the last reset, if that reset was begun by event. The application may still close the queue
+    /// pair by this handle, because it may not have taken the event.
     QpHandle former;
     std::uint32_t client = 0;  // the process that owns the queue pair; 0: this process
     std::uint32_t device = 0;
@@ -443,7 +443,7 @@ public:
                                     const ConnectOptions& options, Report report = Report::to_waiter);
     /// Begins to close or reset the queue pair; an event reports the end.
     void begin_ending_here(QpHandle handle, bool reset, std::chrono::milliseconds timeout);
-    /// Throws Error(EBUSY) while an attempt to connect the queue pair is under way that will end with an event.
+    /// Throws Error(EBUSY) while an attempt to connect the queue pair is under way.
     void require_not_connecting_here(QpHandle handle) { require_not_connecting(qp_slot(handle)); }
     /// Whether the queue pair is being closed or reset by begin_ending_here().
     [[nodiscard]] bool is_ending_here(QpHandle handle) noexcept { return find_ending(handle) != nullptr; }
@@ -567,6 +567,8 @@ private:
     /// Throws Error if the device is lost.
     [[nodiscard]] DeviceSlot& device_slot(const std::string& name);
     [[nodiscard]] QpSlot* find_qp(QpHandle handle) noexcept;
+    /// For calls that end the queue pair: also finds it by QpSlot::former.
+    [[nodiscard]] QpSlot* find_qp_or_former(QpHandle handle) noexcept;
     [[nodiscard]] QpSlot& qp_slot(QpHandle handle);
     /// Throws Error if the queue pair's device is lost.
     [[nodiscard]] QpSlot& live_qp_slot(QpHandle handle);
@@ -617,10 +619,21 @@ private:
     [[nodiscard]] std::uint16_t free_qp_index() const;
     void modify_here(QpSlot& qp, ibv_qp_attr& attr, int mask, QpState after, Status cause = Status::success);
     void activate_here(QpSlot& qp);
+    static void require_not_ending(const QpSlot& qp);
     void require_connectable(const QpSlot& qp) const;
     void require_connectable(const QpSlot& qp, const QpInfo& peer) const;
 
     // queue_pair_ends.cc
+    void await_end(QpEnding& ending);
+    [[nodiscard]] std::unique_ptr<QpEnding> new_ending(const QpSlot& qp, bool reset, Report report,
+                                                       std::chrono::milliseconds timeout);
+    void start_here(QpEnding& ending) noexcept;
+    [[nodiscard]] bool step_here(QpEnding& ending) noexcept;
+    void conclude_here(QpEnding& ending) noexcept;
+    void continue_endings_here() noexcept;
+    void finish_endings_here() noexcept;
+    void post_endings_here() noexcept;
+    [[nodiscard]] QpEnding* find_ending(QpHandle handle) noexcept;
     bool close_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline);
     bool retire_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline);
     void destroy_qp_here(QpSlot& qp, Status leftovers = Status::qp_closed);
@@ -662,32 +675,19 @@ private:
     std::vector<std::byte> conclude_here(Attempt& attempt, QpHandle handle, const ConnectOptions& options,
                                          const std::string& what);
     [[nodiscard]] static std::string why_failed(const std::string& what, const ConnectEvent& event);
+    [[nodiscard]] Attempts::node_type take_attempt_by_event(const QpSlot& qp) noexcept;
+    void expire_attempts_here() noexcept;
+    [[nodiscard]] bool is_connecting_by_event(const QpSlot& qp) noexcept;
+    void require_not_connecting(const QpSlot& qp);
     void tell_waiting();
     [[nodiscard]] QpSlot* qp_of_connection(std::uint32_t device, ConnectionId connection) noexcept;
     void fail_connection_here(QpSlot& qp) noexcept;
     void forget_connection_here(QpSlot& qp) noexcept;
 
-    // operations.cc
+    // events.cc
     void tell_of_qp_here(std::uint32_t client, Event&& event) noexcept;
     void tell_of_error_here(QpSlot& qp) noexcept;
     void tell_outcome_here(Attempt&& attempt) noexcept;
-    [[nodiscard]] Attempts::node_type take_attempt_by_event(const QpSlot& qp) noexcept;
-    void expire_attempts_here() noexcept;
-    void await_end(QpEnding& ending);
-    [[nodiscard]] std::unique_ptr<QpEnding> new_ending(const QpSlot& qp, bool reset, Report report,
-                                                       std::chrono::milliseconds timeout);
-    void start_here(QpEnding& ending) noexcept;
-    [[nodiscard]] bool step_here(QpEnding& ending) noexcept;
-    void conclude_here(QpEnding& ending) noexcept;
-    void continue_endings_here() noexcept;
-    void finish_endings_here() noexcept;
-    void post_endings_here() noexcept;
-    [[nodiscard]] QpEnding* find_ending(QpHandle handle) noexcept;
-    static void require_not_ending(const QpSlot& qp);
-    [[nodiscard]] bool is_connecting_by_event(const QpSlot& qp) noexcept;
-    void require_not_connecting(const QpSlot& qp);
-
-    // events.cc
     void take_async_events(DeviceSlot& device);
     [[nodiscard]] Event describe(const ibv_async_event& taken) const noexcept;
     [[nodiscard]] const WorkerSlot* worker_of_cq(const ibv_cq* cq) const noexcept;

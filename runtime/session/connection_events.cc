@@ -94,9 +94,12 @@ void ConnectionEvents::remove(Owners<Object>& owners, const Object& object) noex
 
 void ConnectionEvents::remove(QpHandle qp) noexcept {
     // Handles of one index lie side by side.
-    const auto found = qps_.lower_bound(QpHandle{qp.index, 0});
-    const bool renewed = found != qps_.end() && found->first.index == qp.index && found->second->former == qp;
-    remove(qps_, renewed ? QpHandle(found->first) : qp);
+    for (auto at = qps_.lower_bound(QpHandle{qp.index, 0}); at != qps_.end() && at->first.index == qp.index; ++at) {
+        if (at->first == qp || at->second->former == qp) {
+            const QpHandle present = at->first;
+            return remove(qps_, present);
+        }
+    }
 }
 void ConnectionEvents::remove(const ListenerHandle& listener) noexcept {
     remove(listeners_, listener);

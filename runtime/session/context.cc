@@ -209,9 +209,12 @@ SendPool Context::create_send_pool(const SendPoolOptions& options) {
                                 " of a send pool: accepted is 1 to " + std::to_string(kPoolBuffersMax) +
                                 " buffers of 1 to " + std::to_string(kPoolBufferBytesMax) + " bytes");
     }
+    if (!options.session->core()->is_of(control_.get())) {
+        throw Error(EINVAL, "the session of a send pool is of another runtime or attachment");
+    }
     const std::uint32_t stride = pool_stride(0, options.buffer_bytes);
     MemoryRegion memory = allocate(std::size_t{options.buffers} * stride, Access::local(), options.device, options.pd);
-    SessionCore& session = *options.session->core_;
+    SessionCore& session = *options.session->core();
     auto core =
         std::make_shared<SendPoolCore>(session, std::move(memory), options.buffers, options.buffer_bytes, stride);
     session.add_send_pool(core);

@@ -286,7 +286,7 @@ void ConnectionRequest::accept(QueuePair& qp, const ConnectOptions& options) {
 void ConnectionRequest::begin_accept(QueuePair& qp, const ConnectOptions& options) {
     alive(control_, "this connection request").begin_accept(device_, connection_, qp.handle(), flow_, options);
     control_.reset();
-    qp.begun_ = true;
+    qp.note_begun();
 }
 
 void ConnectionRequest::reject(const std::vector<std::byte>& private_data) {
@@ -294,7 +294,7 @@ void ConnectionRequest::reject(const std::vector<std::byte>& private_data) {
     control_.reset();
 }
 
-void ConnectionRequest::reject(std::string_view reason) {
+void ConnectionRequest::reject_because(std::string_view reason) {
     const auto bytes = std::as_bytes(std::span(reason.substr(0, kRejectPrivateDataMax)));
     reject(std::vector<std::byte>(bytes.begin(), bytes.end()));
 }

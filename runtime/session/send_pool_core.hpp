@@ -20,10 +20,10 @@ class SessionCore;
 
 class SendPoolCore {
 public:
-    /// Throws std::bad_alloc. The session sets `session` to null when it is destroyed.
+    /// Throws std::bad_alloc.
     SendPoolCore(SessionCore& its_session, MemoryRegion memory, std::uint32_t buffers, std::uint32_t buffer_bytes,
                  std::uint32_t stride)
-        : session(&its_session),
+        : session_(&its_session),
           memory_(std::move(memory)),
           buffer_bytes_(buffer_bytes),
           stride_(stride),
@@ -84,8 +84,14 @@ public:
         return completion.ok() && !sent.told ? Taken::quietly : Taken::told;
     }
 
-    SessionCore* session;    ///< null after the session's end
-    bool abandoned = false;  ///< the program has destroyed its SendPool
+    /// Null after the session's end.
+    [[nodiscard]] SessionCore* session() const noexcept { return session_; }
+    /// Called when the session is destroyed.
+    void leave_session() noexcept { session_ = nullptr; }
+    /// Called when the program has destroyed its SendPool.
+    void abandon() noexcept { abandoned_ = true; }
+    /// Whether nobody needs the memory any more.
+    [[nodiscard]] bool may_go() const noexcept { return abandoned_ && in_flight_ == 0; }
 
 private:
     /// What the program has said of a buffer's request.
@@ -94,6 +100,8 @@ private:
         bool told = false;  ///< the program wants the completion
     };
 
+    SessionCore* session_;
+    bool abandoned_ = false;
     MemoryRegion memory_;
     std::uint32_t buffer_bytes_;
     std::uint32_t stride_;

@@ -113,8 +113,16 @@ template <class Record>
 template <class Record>
 [[gnu::noinline]] std::size_t SessionCore::poll_attentively(std::span<Record> out, std::uint64_t& user) noexcept {
     check_thread(user);
-    const std::size_t n = poll(out);
-    return (attention_ & kSendPools) != 0 ? take_back(out.first(n)) : n;
+    for (;;) {
+        const std::size_t n = poll(out);
+        if (n == 0 || (attention_ & kSendPools) == 0) {
+            return n;
+        }
+        // Looks on if the program is to see none of these, because 0 means that no completion is left.
+        if (const std::size_t kept = take_back(out.first(n)); kept != 0) {
+            return kept;
+        }
+    }
 }
 
 // ---- Counts and states ----

@@ -6,7 +6,7 @@
 //   session.cc     opens and closes, takes completions, and returns counts and states
 //   settling.cc    counts completed requests: the rare cases
 //   waiting.cc     wait(), arm()
-//   send_pool.cc   send pools: their buffers come back with the completions
+//   send_pool.cc   gives the buffers of send pools back
 //   aftermath.cc   makes completions after the session's or the daemon's end
 //
 // Thread safety: only the session's thread may make the calls; any thread may call stage_latency() and poke().
@@ -99,6 +99,9 @@ public:
     [[nodiscard]] Refusal submit_of_pool(const WorkRequest& request) noexcept;
     /// From now on the completions of this pool's requests go back to the pool. Throws std::bad_alloc.
     void add_send_pool(std::shared_ptr<SendPoolCore> pool);
+    void drop_send_pools() noexcept;
+    /// Whether the session was opened there.
+    [[nodiscard]] bool is_of(const SessionHost* host) const noexcept { return host_.get() == host; }
 
 private:
     // Bits of attention_.

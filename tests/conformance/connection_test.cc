@@ -139,7 +139,7 @@ TEST_F(Connections, ARejectionSaysWhyAndARequestWhatItsPeerServes) {
     try {
         connect_while(listener, {.path = path}, [&](ConnectionRequest& request) {
             EXPECT_EQ(request.max_dest_rd_atomic(), 3);
-            request.reject("the book is closed");
+            request.reject_because("the book is closed");
         });
         FAIL() << "was accepted";
     } catch (const Error& error) {

@@ -204,6 +204,20 @@ TEST_F(EventLoops, DestroyingWhatWasResetClosesItEvenBeforeTheEventIsTaken) {
     }
 }
 
+TEST_F(EventLoops, AfterAResetTheEventIsTakenBeforeAnotherOperation) {
+    connect_pair();
+    a.begin_reset();
+    const Event renewed = await_event_of(a, EventType::reset_done);
+    ASSERT_EQ(renewed.error, 0) << renewed.text;
+    EXPECT_THROW(a.begin_close(), Error);
+    EXPECT_THROW(a.begin_reset(), Error);
+    EXPECT_THROW(a.reset(), Error);
+    EXPECT_TRUE(a.renew(renewed));
+    const QpHandle closed = a.handle();
+    a.begin_close();
+    EXPECT_EQ(await_event_of(closed, EventType::closed).error, 0);
+}
+
 TEST_F(EventLoops, AResetWaitsForNoAttemptToConnect) {
     Listener listener = runtime.listen(listen_address());
     a.begin_connect(listener.address(), {.timeout = std::chrono::hours(1)});

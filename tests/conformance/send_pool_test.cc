@@ -93,6 +93,21 @@ TEST_F(SendPools, TellWhatTheProgramWantsToKnowWithItsOwnTag) {
     });
 }
 
+// A program that polls until 0 has seen every completion, also if those of the pool stand before it in the ring.
+TEST_F(SendPools, APollThatReturnsNothingLeavesNoCompletion) {
+    constexpr std::size_t kOfPool = 4;
+    const std::uint64_t before = runtime.worker_counters(0).delivered.value();
+    for (std::size_t i = 0; i < kOfPool; ++i) {
+        EXPECT_EQ(say(i, plain()), Refusal::none);
+    }
+    EXPECT_EQ(session.try_submit(WorkRequest::send(a.handle(), local_sge(16)).with_tag(5)), Refusal::none);
+    // Each message has a completion at each end.
+    until([&] { return runtime.worker_counters(0).delivered.value() >= before + 2 * (kOfPool + 1); });
+    Completion completion;
+    ASSERT_EQ(session.poll({&completion, 1}), 1u) << "it stands behind those of the pool";
+    EXPECT_EQ(completion.tag, 5u);
+}
+
 TEST_F(SendPools, OtherRequestsOfTheSessionAreToldAsEver) {
     const Sge sge = local_sge(16);
     for (std::size_t i = 0; i < 4; ++i) {
