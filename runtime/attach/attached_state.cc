@@ -255,6 +255,7 @@ void AttachedState::take_events(const wire::Packet& packet) {
         return;
     }
     if (answer.outcome.error != 0) {  // for example, the daemon has no memory at the moment
+        // Without the pause, both sides would exchange messages as fast as they can until it has.
         log_warning("the daemon gives no events of connections, and is asked again: {}", answer.outcome.text.string());
         std::this_thread::sleep_for(kTryEvery);
     }

@@ -44,6 +44,15 @@ void require_bytes(std::size_t bytes) {
     }
 }
 
+void require_buffers(std::uint32_t buffers, std::uint32_t buffer_bytes, const char* of_what) {
+    if (buffers < 1 || buffers > kPoolBuffersMax || buffer_bytes < 1 || buffer_bytes > kPoolBufferBytesMax) {
+        throw Error(EINVAL, "buffers = " + std::to_string(buffers) +
+                                ", buffer_bytes = " + std::to_string(buffer_bytes) + " of " + of_what +
+                                ": accepted is 1 to " + std::to_string(kPoolBuffersMax) + " buffers of 1 to " +
+                                std::to_string(kPoolBufferBytesMax) + " bytes");
+    }
+}
+
 QpSpec spec_of(const QueuePairOptions& options) {
     if (options.shares.empty()) {
         throw Error(EINVAL, "a queue pair needs at least one session that posts to it");
@@ -141,13 +150,7 @@ SharedReceiveQueue Context::create_shared_receive_queue(const SharedReceiveQueue
 
 ReceivePool Context::create_receive_pool(const ReceivePoolOptions& options) {
     const std::uint32_t session = id_of(options.session, "a receive pool");
-    if (options.buffers < 1 || options.buffers > kPoolBuffersMax || options.buffer_bytes < 1 ||
-        options.buffer_bytes > kPoolBufferBytesMax) {
-        throw Error(EINVAL, "buffers = " + std::to_string(options.buffers) +
-                                ", buffer_bytes = " + std::to_string(options.buffer_bytes) +
-                                " of a receive pool: accepted is 1 to " + std::to_string(kPoolBuffersMax) +
-                                " buffers of 1 to " + std::to_string(kPoolBufferBytesMax) + " bytes");
-    }
+    require_buffers(options.buffers, options.buffer_bytes, "a receive pool");
     const std::uint32_t least = pool_stride(options.first_byte, options.buffer_bytes);
     PoolSpec spec{.device = NameText(options.device),
                   .pd = id_of(options.pd),
@@ -202,13 +205,7 @@ ReceivePool Context::create_write_ring(const WriteRingOptions& options) {
 
 SendPool Context::create_send_pool(const SendPoolOptions& options) {
     (void)id_of(options.session, "a send pool");
-    if (options.buffers < 1 || options.buffers > kPoolBuffersMax || options.buffer_bytes < 1 ||
-        options.buffer_bytes > kPoolBufferBytesMax) {
-        throw Error(EINVAL, "buffers = " + std::to_string(options.buffers) +
-                                ", buffer_bytes = " + std::to_string(options.buffer_bytes) +
-                                " of a send pool: accepted is 1 to " + std::to_string(kPoolBuffersMax) +
-                                " buffers of 1 to " + std::to_string(kPoolBufferBytesMax) + " bytes");
-    }
+    require_buffers(options.buffers, options.buffer_bytes, "a send pool");
     if (!options.session->core()->is_of(control_.get())) {
         throw Error(EINVAL, "the session of a send pool is of another runtime or attachment");
     }
