@@ -54,7 +54,7 @@ Workload make_workload(const LatOptions& options, Op op, std::uint32_t inline_ma
 std::string gid_address(const DeviceConfig& config, std::uint32_t index) {
     const auto device = open_device(config);
     for (const GidEntry& entry : device->gids()) {
-        if (entry.index == index && entry.roce_v2) {
+        if (entry.index == index && entry.type == IBV_GID_TYPE_ROCE_V2) {
             char text[INET6_ADDRSTRLEN] = "";
             const bool v4 = IN6_IS_ADDR_V4MAPPED(reinterpret_cast<const in6_addr*>(entry.gid.raw));
             (void)::inet_ntop(v4 ? AF_INET : AF_INET6, entry.gid.raw + (v4 ? 12 : 0), text, sizeof text);

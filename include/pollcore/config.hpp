@@ -178,7 +178,7 @@ struct AttachConfig {
     std::vector<std::string> groups;  ///< see users
     std::uint32_t clients_max = 64;
     // Limits of each process.
-    std::uint32_t sessions_max = 16;
+    std::uint32_t sessions_max = 64;
     std::uint32_t queue_pairs_max = 256;
     std::uint64_t work_requests_max = 65536;
     std::uint64_t registered_max = 1ull << 30;  ///< bytes, rings included

@@ -27,9 +27,11 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "pollcore/address_handle.hpp"
 #include "pollcore/counters.hpp"
+#include "pollcore/device_attributes.hpp"
 #include "pollcore/error.hpp"
 #include "pollcore/event.hpp"
 #include "pollcore/export.h"
@@ -124,6 +126,15 @@ public:
     /// RNR NAKs of a whole device, for all its users. On a verbs device they come from the hardware counters. Returns
     /// no value if the device has no such counters.
     [[nodiscard]] std::optional<RnrCounts> rnr_counts(const std::string& device = "") const;
+
+    // What a device is, as the verbs report it. Each call asks the device. Throws Error(ENODEV) when the device was
+    // lost.
+    [[nodiscard]] DeviceAttributes query_device(const std::string& device = "") const;
+    [[nodiscard]] PortAttributes query_port(const std::string& device = "") const;
+    /// The entries of the GID table that are in use.
+    [[nodiscard]] std::vector<GidAttributes> gids(const std::string& device = "") const;
+    /// Entry `index` of the P_Key table, in host byte order. Throws Error if there is no such entry.
+    [[nodiscard]] std::uint16_t query_pkey(std::uint32_t index, const std::string& device = "") const;
 
     /// False if this object was default-constructed or moved from.
     [[nodiscard]] bool valid() const noexcept { return control_ != nullptr; }

@@ -85,7 +85,8 @@ public:
     /// Ends the registration, and frees the memory if the runtime allocated it. Throws Error(EBUSY) while submitted
     /// work requests name this region. While windows are bound to the region, throws the device's error (EBUSY, or
     /// EINVAL on Soft-RoCE). When this call throws, nothing has changed. The destructor does the same. If the region is
-    /// in use then, the runtime ends it when the runtime stops.
+    /// in use then, the runtime ends it when the runtime stops. Requests of a queue pair that is driven by hand
+    /// (QueuePairOptions::by_hand), or of its shared receive queue, do not keep a region; they fail.
     void deregister();
 
 private:

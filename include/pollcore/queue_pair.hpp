@@ -25,6 +25,7 @@
 #include "pollcore/flow_control.hpp"
 #include "pollcore/handle.hpp"
 #include "pollcore/limits.hpp"
+#include "pollcore/qp_attributes.hpp"
 #include "pollcore/work_request.hpp"
 
 namespace pollcore {
@@ -104,21 +105,13 @@ struct QpInfo {
 };
 static_assert(sizeof(QpInfo) == 48);
 
-/// The state of a queue pair.
+/// The state of a queue pair, as a session sees it.
 enum class QpState : std::uint8_t {
-    init,   ///< takes receives, no sends
+    init,   ///< takes receives, no sends (INIT or RTR)
     ready,  ///< takes all requests (RTS)
-    error,  ///< refuses new requests; requests in flight are being flushed
+    error,  ///< refuses new requests; requests in flight are being flushed. See SessionOptions::flush_in_error
     closed,
-};
-
-/// The rights that peers have to this side's memory through the QP, as IBV_ACCESS_REMOTE_*.
-struct RemoteAccess {
-    bool read = false;
-    bool write = false;
-    bool atomic = false;
-
-    [[nodiscard]] static constexpr RemoteAccess all() noexcept { return {true, true, true}; }
+    reset,  ///< QueuePairOptions::by_hand: takes no requests (RESET)
 };
 
 /// One session's share of a queue pair.
@@ -182,6 +175,11 @@ struct QueuePairOptions {
     /// of the burst count as flushed, even those that had succeeded. If the provider refuses the last request of a
     /// burst, the queue pair fails (post_refused), because nothing would report the end of the other requests.
     bool coalesce_signals = false;
+    /// The program moves the queue pair from state to state by QueuePair::modify, as ibv_modify_qp(3) does, and chooses
+    /// all its attributes. The queue pair begins in RESET. Nothing else may connect it. Needs FlowControl::off; qkey
+    /// and remote_access are given to modify(). A region that only its requests name can be deregistered while they
+    /// are in flight, as the verbs allow; the requests then fail.
+    bool by_hand = false;
 };
 
 /// The form of private data in the messages that make a connection. Both ends must choose one form: the caller by
@@ -244,11 +242,22 @@ public:
     /// verbs devices. Context::rnr_counts may have counts for the whole device.
     [[nodiscard]] std::optional<RnrCounts> rnr_counts() const;
 
+    /// QueuePairOptions::by_hand: changes the state and the attributes that have a value (ibv_modify_qp(3)). The states
+    /// are RESET, INIT, RTR, RTS and ERR. To move to RESET is what reset() does: requests in flight complete, and
+    /// handle() is new. Moving to RTR may take a second while the kernel asks the network for the peer's address.
+    /// Throws Error: EINVAL when the type does not have this transition, or an attribute does not fit; EOPNOTSUPP for
+    /// SQD; EPERM for a privileged Q_Key; or the device's error. The queue pair is then as before.
+    void modify(const QpAttributes& attributes);
+    /// The attributes of any queue pair, as the device has them (ibv_query_qp(3)). In particular qp_state tells of a
+    /// failure that the device has seen.
+    [[nodiscard]] QpQuery query() const;
+
     /// Makes the QP as new, from any state, and ends its connection. The QP is then in INIT, where it takes receives
-    /// and can be connected; a UD QP is ready. Before that, requests in flight complete, flushed by the device or, with
-    /// status qp_closed, by the runtime. A receive of a shared receive queue completes only if this QP had taken it.
-    /// Afterwards handle() has the same index and a new generation. So a request for the old connection is refused
-    /// (stale_handle) or, if it was submitted during this call, completes with request_refused.
+    /// and can be connected; a UD QP is ready; a QP that is driven by hand is in RESET. Before that, requests in flight
+    /// complete, flushed by the device or, with status qp_closed, by the runtime. A receive of a shared receive queue
+    /// completes only if this QP had taken it. Afterwards handle() has the same index and a new generation. So a
+    /// request for the old connection is refused (stale_handle) or, if it was submitted during this call, completes
+    /// with request_refused.
     ///
     /// Returns false if requests were still in flight when the configuration's drain_timeout was over. No other thread
     /// may use this object during this call. Throws Error(ENODEV) when the device was lost. When the device refuses,

@@ -47,6 +47,9 @@ struct SessionOptions {
     /// If true, Session::wait() may sleep, and event_fd() and arm() work. This costs the worker an atomic operation in
     /// each step that completes something for this session, and a system call if the session's thread sleeps.
     bool events = false;
+    /// Requests to a queue pair in error are accepted, and complete with wr_flush_err after all earlier requests of
+    /// their queue, as the verbs do it. By default they are refused (Refusal::qp_in_error).
+    bool flush_in_error = false;
     std::chrono::nanoseconds wait_spin{20'000};  ///< how long Session::wait() spins before it sleeps
     /// Ends the program with a line in the log when a second thread uses the session. The session belongs to the first
     /// thread that calls it, until the session is moved or Session::hand_over() is called. The environment variable
@@ -68,7 +71,7 @@ enum class [[nodiscard]] Refusal : std::uint8_t{
     // Not temporary.
     /// The queue pair does not exist, or was closed or reset; or this session has no such shared receive queue.
     stale_handle,
-    not_connected,  ///< the QP is not ready for sends
+    not_connected,  ///< the QP is not ready for sends, or is in RESET, where it takes no requests
     qp_in_error,    ///< see Session::cause
     bad_opcode,     ///< not an opcode, or not allowed on this QP: see opcodes_of
     bad_flags,

@@ -58,7 +58,7 @@ inline bool are_bools(const auto&) noexcept {
 inline bool are_bools(const wire::CreateQp& asked) noexcept {
     const RemoteAccess& access = asked.spec.remote_access;
     return is_bool(access.read) && is_bool(access.write) && is_bool(access.atomic) &&
-           is_bool(asked.spec.separate_cqs) && is_bool(asked.spec.coalesce_signals);
+           is_bool(asked.spec.separate_cqs) && is_bool(asked.spec.coalesce_signals) && is_bool(asked.spec.by_hand);
 }
 inline bool are_bools(const wire::CreatePool& asked) noexcept {
     return is_bool(asked.spec.ring);

@@ -155,6 +155,15 @@ void AttachedState::connect(QpHandle handle, const QpInfo& peer, const PathAttri
     (void)ask(wire::ConnectTo{.handle = handle, .peer = peer, .path = path});
 }
 
+void AttachedState::modify_qp(QpHandle handle, const QpAttributes& attributes) {
+    (void)ask(wire::ModifyQp{.handle = handle, .attributes = pack(attributes)});
+}
+
+QpQuery AttachedState::query_qp(QpHandle handle) {
+    const wire::QpQueried found = ask(wire::AskQp{.handle = handle});
+    return {.attributes = unpack(found.attributes), .cap = found.cap};
+}
+
 std::vector<std::byte> AttachedState::connect(QpHandle handle, const std::string& address,
                                               const ConnectOptions& options) {
     return wire::bytes_of(ask(connect_request(handle, address, options)).answered);
@@ -438,6 +447,30 @@ std::vector<HeldBuffer> AttachedState::held_buffers(PoolHandle handle) {
 }
 
 // ---- Reports and counters ----
+
+DeviceAttributes AttachedState::query_device(const std::string& device) {
+    return ask(wire::AskDeviceAttributes{.device = NameText(device)});
+}
+
+PortAttributes AttachedState::query_port(const std::string& device) {
+    return ask(wire::AskPort{.device = NameText(device)}).port;
+}
+
+std::vector<GidAttributes> AttachedState::gids(const std::string& device) {
+    std::vector<GidAttributes> all;
+    for (;;) {
+        const wire::Gids some = ask(wire::AskGids{.device = NameText(device), .from = all.size()});
+        const auto count = static_cast<std::ptrdiff_t>(std::min<std::size_t>(some.count, some.gids.size()));
+        all.insert(all.end(), some.gids.begin(), some.gids.begin() + count);
+        if (some.more == 0 || count == 0) {
+            return all;
+        }
+    }
+}
+
+std::uint16_t AttachedState::query_pkey(std::uint32_t index, const std::string& device) {
+    return static_cast<std::uint16_t>(ask(wire::AskPkey{.device = NameText(device), .index = index}).pkey);
+}
 
 RuntimeReport AttachedState::report() {
     RuntimeReport report{.devices = {},

@@ -116,6 +116,12 @@ bool AttachedClient::answer_by_kind(const wire::Packet& packet, Handed& handed) 
         case wire::Kind::begin_ending: return answer<wire::BeginEnding>(packet, handed);
         case wire::Kind::cancel: return answer<wire::Cancel>(packet, handed);
         case wire::Kind::next_events: return answer<wire::NextEvents>(packet, handed);
+        case wire::Kind::modify_qp: return answer<wire::ModifyQp>(packet, handed);
+        case wire::Kind::query_qp: return answer<wire::AskQp>(packet, handed);
+        case wire::Kind::query_device: return answer<wire::AskDeviceAttributes>(packet, handed);
+        case wire::Kind::query_port: return answer<wire::AskPort>(packet, handed);
+        case wire::Kind::query_gids: return answer<wire::AskGids>(packet, handed);
+        case wire::Kind::query_pkey: return answer<wire::AskPkey>(packet, handed);
         case wire::Kind::none:
         case wire::Kind::end:
         case wire::Kind::event: break;

@@ -228,6 +228,11 @@ private:
     wire::ControlCounted carry_out(const wire::AskControlCounters& asked);
     wire::DeviceReported carry_out(const wire::AskDevice& asked);
     QpInfo carry_out(const wire::AskQpInfo& asked);
+    wire::QpQueried carry_out(const wire::AskQp& asked);
+    DeviceAttributes carry_out(const wire::AskDeviceAttributes& asked);
+    wire::PortQueried carry_out(const wire::AskPort& asked);
+    wire::Gids carry_out(const wire::AskGids& asked);
+    wire::Pkey carry_out(const wire::AskPkey& asked);
     wire::Nothing carry_out(const wire::BeginConnect& asked);
     wire::Nothing carry_out(const wire::BeginAccept& asked);
     wire::Nothing carry_out(const wire::BeginEnding& asked);
@@ -255,6 +260,7 @@ private:
     void begin(std::uint64_t id, const wire::CreateAh& asked);
     void begin(std::uint64_t id, const wire::CreateAhBack& asked);
     void begin(std::uint64_t id, const wire::ConnectTo& asked);
+    void begin(std::uint64_t id, const wire::ModifyQp& asked);
     template <class Body>
     void create_ah(std::uint64_t id, const AhPlan& plan);
     void send_elsewhere(std::shared_ptr<Errand> errand);
@@ -275,6 +281,7 @@ private:
     [[nodiscard]] std::string device_name(const NameText& device) const;
     void require_session(std::uint32_t id) const;
     OwnQp& require_qp(QpHandle handle);
+    void require_may_have(std::uint32_t qkey) const;
     void drop_session(std::uint32_t id);
     // In attached_ends.cc. A function that returns bool does a part of its work, and returns true after the last part.
     void end_some() noexcept;

@@ -438,4 +438,27 @@ void AttachedClient::begin(std::uint64_t id, const wire::ConnectTo& asked) {
         });
 }
 
+void AttachedClient::begin(std::uint64_t id, const wire::ModifyQp& asked) {
+    (void)require_qp(asked.handle);
+    const QpAttributes attributes = unpack(asked.attributes);
+    if (attributes.qkey.has_value()) {
+        require_may_have(*attributes.qkey);
+    }
+    const std::optional<AhPlan> way = runtime_.plan_modify_here(asked.handle, attributes);
+    if (!way) {
+        runtime_.modify_here(asked.handle, attributes);
+        return reply<wire::ModifyQp>(id, {});
+    }
+    send_elsewhere<wire::ModifyQp>(
+        id, way->pd, [way = *way] { way.find_neighbour(); },
+        [this, handle = asked.handle, attributes](std::exception_ptr failure) -> wire::Nothing {
+            if (failure) {
+                std::rethrow_exception(failure);
+            }
+            (void)require_qp(handle);
+            runtime_.modify_here(handle, attributes);
+            return {};
+        });
+}
+
 }  // namespace pollcore

@@ -169,6 +169,15 @@ AttachedClient::OwnQp& AttachedClient::require_qp(QpHandle handle) {
     return own->second;
 }
 
+void AttachedClient::require_may_have(std::uint32_t qkey) const {
+    if ((qkey & kPrivilegedQkey) != 0 && !net_raw_) {
+        throw Error(EPERM, fmt::format("Q_Key {:#x} has its highest bit set and is for privileged processes; use one "
+                                       "without that bit, or attach "
+                                       "with CAP_NET_RAW in the daemon's user namespace",
+                                       qkey));
+    }
+}
+
 wire::QpNamed AttachedClient::carry_out(const wire::CreateQp& asked) {
     QpSpec spec = asked.spec;
     if (spec.share_count < 1 || spec.share_count > kQpSharesMax) {
@@ -178,11 +187,8 @@ wire::QpNamed AttachedClient::carry_out(const wire::CreateQp& asked) {
     if (spec.type != QpType::rc && spec.type != QpType::uc && spec.type != QpType::ud) {
         throw Error(EINVAL, "a queue pair of an unknown type");
     }
-    if (spec.type == QpType::ud && (spec.qkey & kPrivilegedQkey) != 0 && !net_raw_) {
-        throw Error(EPERM, fmt::format("Q_Key {:#x} has its highest bit set and is for privileged processes; use one "
-                                       "without that bit, or attach "
-                                       "with CAP_NET_RAW in the daemon's user namespace",
-                                       spec.qkey));
+    if (spec.type == QpType::ud) {
+        require_may_have(spec.qkey);
     }
     OwnQp own;
     own.place = account_->take(Thing::queue_pair);
@@ -216,6 +222,12 @@ wire::QpNamed AttachedClient::carry_out(const wire::CreateQp& asked) {
 QpInfo AttachedClient::carry_out(const wire::AskQpInfo& asked) {
     (void)require_qp(asked.handle);
     return runtime_.info(asked.handle);
+}
+
+wire::QpQueried AttachedClient::carry_out(const wire::AskQp& asked) {
+    (void)require_qp(asked.handle);
+    const QpQuery found = runtime_.query_qp(asked.handle);
+    return {.attributes = pack(found.attributes), .cap = found.cap};
 }
 
 wire::QpStatus AttachedClient::carry_out(const wire::AskQpStatus& asked) {
@@ -410,6 +422,29 @@ wire::ControlCounted AttachedClient::carry_out(const wire::AskControlCounters&) 
     runtime_.count_things_here();
     copy_counters(runtime_.counters, counted.values.data());
     return counted;
+}
+
+DeviceAttributes AttachedClient::carry_out(const wire::AskDeviceAttributes& asked) {
+    return runtime_.query_device(asked.device.string());
+}
+
+wire::PortQueried AttachedClient::carry_out(const wire::AskPort& asked) {
+    return {.port = runtime_.query_port(asked.device.string())};
+}
+
+wire::Gids AttachedClient::carry_out(const wire::AskGids& asked) {
+    const std::vector<GidAttributes> all = runtime_.gids(asked.device.string());
+    wire::Gids some;
+    const std::size_t from = std::min<std::size_t>(asked.from, all.size());
+    some.count = static_cast<std::uint32_t>(std::min(all.size() - from, wire::Gids::kMost));
+    some.more = all.size() - from > some.count;
+    std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(from), some.count, some.gids.begin());
+    return some;
+}
+
+wire::Pkey AttachedClient::carry_out(const wire::AskPkey& asked) {
+    const auto index = static_cast<std::uint32_t>(std::min<std::uint64_t>(asked.index, UINT32_MAX));
+    return {.pkey = runtime_.query_pkey(index, asked.device.string())};
 }
 
 wire::DeviceReported AttachedClient::carry_out(const wire::AskDevice& asked) {

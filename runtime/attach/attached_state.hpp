@@ -42,6 +42,8 @@ public:
     QpInfo info(QpHandle handle) override;
     void connect(QpHandle handle, const QpInfo& peer, const PathAttributes& path) override;
     std::vector<std::byte> connect(QpHandle handle, const std::string& address, const ConnectOptions& options) override;
+    void modify_qp(QpHandle handle, const QpAttributes& attributes) override;
+    QpQuery query_qp(QpHandle handle) override;
     void begin_connect(QpHandle handle, const std::string& address, const ConnectOptions& options) override;
     void begin_accept(std::uint32_t device, std::uint64_t request, QpHandle handle, const FlowBlock& flow,
                       const ConnectOptions& options) override;
@@ -54,6 +56,11 @@ public:
     std::uint32_t qp_num(QpHandle handle) override;
     std::optional<RnrCounts> rnr_counts(QpHandle handle) override;
     std::optional<RnrCounts> rnr_counts(const std::string& device) override;
+
+    DeviceAttributes query_device(const std::string& device) override;
+    PortAttributes query_port(const std::string& device) override;
+    std::vector<GidAttributes> gids(const std::string& device) override;
+    std::uint16_t query_pkey(std::uint32_t index, const std::string& device) override;
 
     OpenedListener listen(const std::string& address, const std::string& device, PrivateDataForm form) override;
     void stop_listening(std::uint32_t device, std::uint64_t listener) noexcept override;

@@ -16,9 +16,11 @@
 #include <vector>
 
 #include "pollcore/counters.hpp"
+#include "pollcore/device_attributes.hpp"
 #include "pollcore/event.hpp"
 #include "pollcore/queue_pair.hpp"
 #include "session/control_side.hpp"
+#include "session/packed_attributes.hpp"
 #include "session/text.hpp"
 
 namespace pollcore::wire {
@@ -26,7 +28,7 @@ namespace pollcore::wire {
 inline constexpr std::uint32_t kMagic = 0x61436c50;  // "PlCa"
 /// The process and the daemon need the same version. Otherwise the daemon answers with its version in the error text,
 /// and closes the connection.
-inline constexpr std::uint16_t kVersion = 5;
+inline constexpr std::uint16_t kVersion = 6;
 inline constexpr std::size_t kDescriptorsMax = 4;
 
 enum class Kind : std::uint16_t {
@@ -74,6 +76,12 @@ enum class Kind : std::uint16_t {
     begin_ending,
     cancel,
     next_events,
+    modify_qp,
+    query_qp,
+    query_device,
+    query_port,
+    query_gids,
+    query_pkey,
     end,            ///< the number of kinds
     event = 0x100,  ///< from the daemon, unasked
 };
@@ -553,6 +561,61 @@ struct NextEvents {
     std::uint64_t nothing = 0;
 };
 
+struct ModifyQp {
+    static constexpr Kind kKind = Kind::modify_qp;
+    using Answered = Nothing;
+    QpHandle handle;
+    std::uint32_t reserved = 0;
+    PackedAttributes attributes;
+};
+struct QpQueried {
+    PackedAttributes attributes;
+    QpCapabilities cap;
+    std::uint32_t reserved = 0;
+};
+struct AskQp {
+    static constexpr Kind kKind = Kind::query_qp;
+    using Answered = QpQueried;
+    QpHandle handle;
+    std::uint32_t reserved = 0;
+};
+struct AskDeviceAttributes {
+    static constexpr Kind kKind = Kind::query_device;
+    using Answered = DeviceAttributes;
+    NameText device;
+};
+struct PortQueried {
+    PortAttributes port;
+    std::uint32_t reserved = 0;
+};
+struct AskPort {
+    static constexpr Kind kKind = Kind::query_port;
+    using Answered = PortQueried;
+    NameText device;
+};
+/// Some entries of a GID table. If `more` is set, the process asks again for the remaining ones.
+struct Gids {
+    static constexpr std::size_t kMost = 96;
+    std::uint32_t count = 0;
+    std::uint32_t more = 0;
+    std::array<GidAttributes, kMost> gids{};
+};
+struct AskGids {
+    static constexpr Kind kKind = Kind::query_gids;
+    using Answered = Gids;
+    NameText device;
+    std::uint64_t from = 0;  ///< how many entries the process knows already
+};
+struct Pkey {
+    std::uint64_t pkey = 0;
+};
+struct AskPkey {
+    static constexpr Kind kKind = Kind::query_pkey;
+    using Answered = Pkey;
+    NameText device;
+    std::uint64_t index = 0;
+};
+
 /// The body of an event, which the daemon sends unasked.
 struct EventTold {
     std::uint32_t type = 0;
@@ -570,6 +633,7 @@ concept Plain = std::is_trivially_copyable_v<T>;
 /// The largest size of a message in either direction, in bytes.
 inline constexpr std::size_t kMessageMax = 4096;
 static_assert(sizeof(Request<CreateQp>) <= kMessageMax && sizeof(Answer<Held>) <= kMessageMax &&
-              sizeof(Answer<ConnectionEvents>) <= kMessageMax && sizeof(Answer<WorkerCounted>) <= kMessageMax);
+              sizeof(Answer<Gids>) <= kMessageMax && sizeof(Answer<ConnectionEvents>) <= kMessageMax &&
+              sizeof(Answer<WorkerCounted>) <= kMessageMax);
 
 }  // namespace pollcore::wire

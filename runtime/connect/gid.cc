@@ -33,7 +33,7 @@ GidEntry choose_gid(Device& device, const std::string& address) {
         throw Error(EADDRNOTAVAIL,
                     fmt::format("device \"{}\" has no GID: its interface has no address", device.name()));
     }
-    const auto usable = [&](const GidEntry& gid) { return gid.roce_v2 || device.is_software(); };
+    const auto usable = [&](const GidEntry& gid) { return gid.type == IBV_GID_TYPE_ROCE_V2 || device.is_software(); };
     if (!address.empty()) {
         const ibv_gid wanted = parse_gid(address);
         const auto found = std::find_if(gids.begin(), gids.end(), [&](const GidEntry& gid) {

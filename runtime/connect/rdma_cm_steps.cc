@@ -129,7 +129,7 @@ bool RdmaCmConnector::find_neighbour(Connection& connection) {
     }
     CmAddress source = CmAddress::from_gid(own->gid.raw, own->ifindex);
     CmAddress destination = CmAddress::from_gid(to.dgid.raw, own->ifindex);
-    if (!own->roce_v2 && destination.is_link_local()) {
+    if (own->type != IBV_GID_TYPE_ROCE_V2 && destination.is_link_local()) {
         return false;  // such a GID contains the MAC address
     }
     connection.neighbour = create_id(connection.number);

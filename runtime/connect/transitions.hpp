@@ -36,4 +36,10 @@ struct Transition {
 [[nodiscard]] Transition to_rts(std::uint32_t psn, const PathAttributes& path, QpType type = QpType::rc) noexcept;
 [[nodiscard]] Transition to_state(ibv_qp_state state) noexcept;  ///< sets only the state: for ERR, RESET, and RTR of UD
 
+/// For queue pairs that are driven by hand. to_verbs() throws Error(EINVAL) for a value that has no counterpart in the
+/// verbs.
+[[nodiscard]] Transition to_verbs(const QpAttributes& attributes);
+[[nodiscard]] ibv_ah_attr to_verbs(const AddressAttributes& address) noexcept;
+[[nodiscard]] QpQuery from_verbs(const ibv_qp_attr& attr) noexcept;
+
 }  // namespace pollcore

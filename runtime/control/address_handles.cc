@@ -1,4 +1,5 @@
-// Address handles. The control thread makes them, because that may block, and then tells every worker (D40).
+// Address handles. The caller's thread makes them, because that may block (H15). Then the control thread tells every
+// worker (D40).
 #include <cstring>
 
 #include <fmt/format.h>
@@ -29,18 +30,18 @@ void AhPlan::find_neighbour() const {
 
 AhHandle RuntimeState::create_ah(const QpInfo& peer, const PathAttributes& path, const std::string& device_name,
                                  PdId pd) {
-    return executor_->run([&] {
-        const AhPlan plan = plan_ah_here(peer, path, device_name, pd);
-        return add_ah_here(plan, plan.carry_out());
-    });
+    const OutsideCall outside(*this);
+    const AhPlan plan = executor_->run([&] { return plan_ah_here(peer, path, device_name, pd); });
+    UniqueAh ah = plan.carry_out();
+    return executor_->run([&] { return add_ah_here(plan, std::move(ah)); });
 }
 
 AhHandle RuntimeState::create_ah(const WideCompletion& received, std::span<const std::byte, kGrhBytes> begins,
                                  const std::string& device_name, PdId pd) {
-    return executor_->run([&] {
-        const AhPlan plan = plan_ah_here(received, begins, device_name, pd);
-        return add_ah_here(plan, plan.carry_out());
-    });
+    const OutsideCall outside(*this);
+    const AhPlan plan = executor_->run([&] { return plan_ah_here(received, begins, device_name, pd); });
+    UniqueAh ah = plan.carry_out();
+    return executor_->run([&] { return add_ah_here(plan, std::move(ah)); });
 }
 
 AhPlan RuntimeState::plan_ah_here(const QpInfo& peer, const PathAttributes& path, const std::string& device_name,

@@ -49,6 +49,8 @@ PdId RuntimeState::create_foreign_pd_here(const std::string& device_name, std::u
 
 void RuntimeState::release_pd(PdId id) noexcept {
     try {
+        std::unique_lock lock(outside_mutex_);
+        await_outside_calls(lock);
         // If the domain is still in use, it is destroyed with the runtime, after the objects in it.
         (void)executor_->run([&] { return release_pd_here(id); }, Executor::Patience::unlimited);
     } catch (const std::exception& error) {

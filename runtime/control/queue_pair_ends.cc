@@ -277,8 +277,8 @@ std::pair<QpHandle, bool> RuntimeState::restart_retired_here(QpHandle handle, bo
         keep_in_error(qp, Status::qp_closed);
         throw;
     }
-    const bool datagram = qp.type == QpType::ud;
-    const QpState state = datagram ? QpState::ready : QpState::init;
+    const bool ready = qp.type == QpType::ud && !qp.by_hand;
+    const QpState state = qp.by_hand ? QpState::reset : ready ? QpState::ready : QpState::init;
     workers_[qp.worker]->worker->failed_qps().forget(handle.index);
     worker.renew(qp.handle, life, state);
     renew_windows_here(qp);  // windows whose binds this queue pair did not complete
@@ -287,7 +287,7 @@ std::pair<QpHandle, bool> RuntimeState::restart_retired_here(QpHandle handle, bo
     qp.former = {};
     qp.state = state;
     qp.psn = psn;
-    qp.moved = datagram;
+    qp.moved = ready;
     qp.disconnected = false;
     qp.error_told = false;
     qp.last_wqe_reached = false;
@@ -299,6 +299,9 @@ void RuntimeState::restart_verbs_qp(QpSlot& qp, std::uint32_t psn) {
     Device& device = *devices_[qp.device]->device;
     const auto move = [&](Transition to) { device.modify(qp.qp.get(), to.attr, to.mask); };
     move(to_state(IBV_QPS_RESET));
+    if (qp.by_hand) {
+        return;
+    }
     if (qp.type != QpType::ud) {
         move(to_init(device.port(), access_flags(qp.remote_access)));
         return;

@@ -67,6 +67,11 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     if (!is_known(spec.flow)) {
         throw Error(EINVAL, fmt::format("there is no flow control {}", static_cast<unsigned>(spec.flow)));
     }
+    if (spec.by_hand && (spec.flow != FlowControl::off || spec.qkey != 0 || spec.remote_access != RemoteAccess{})) {
+        throw Error(EINVAL,
+                    "a queue pair that is driven by hand has no flow control, and takes its Q_Key and its "
+                    "remote access by modify()");
+    }
     auto slot = std::make_unique<QpSlot>();
     WorkerQp::Options plan;
     std::uint32_t send_depth = 0;
@@ -114,6 +119,8 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     slot->psn = random_psn();
     slot->type = spec.type;
     slot->qkey = spec.qkey;
+    slot->by_hand = spec.by_hand;
+    slot->state = spec.by_hand ? QpState::reset : QpState::init;
     const FlowKind& flow = flow_kind(spec.flow);
     slot->remote_access = {.read = spec.remote_access.read || flow.access.read,
                            .write = spec.remote_access.write || flow.access.write,
@@ -157,6 +164,8 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     plan.opcodes = static_cast<OpcodeMask>(opcodes_of(spec.type) & opcodes_of(device.device->limits()) & ~flow.without);
     plan.sges_max = std::max(spec.sges_max, 1u);
     plan.inline_max = spec.inline_max;
+    plan.by_hand = spec.by_hand;
+    plan.state = slot->state;
     plan.send = {.depth = slot->send_entries,
                  .sges_max = plan.sges_max,
                  .signal_interval = std::clamp(send_depth / 4, 1u, kSignalIntervalMax),
@@ -208,6 +217,9 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     // after a failure.
     QpSlot& qp = *qps_[index];
     const QpHandle handle = qp.handle;
+    if (qp.by_hand) {
+        return handle;
+    }
     try {
         Transition init = spec.type == QpType::ud ? to_datagram_init(device.device->port(), spec.qkey)
                                                   : to_init(device.device->port(), access_flags(qp.remote_access));
@@ -362,6 +374,9 @@ void RuntimeState::require_not_ending(const QpSlot& qp) {
 }
 
 void RuntimeState::require_connectable(const QpSlot& qp) const {
+    if (qp.by_hand) {
+        throw Error(EINVAL, fmt::format("queue pair {} is driven by hand: modify() connects it", qp.qp_num));
+    }
     if (qp.type == QpType::ud) {
         throw Error(EINVAL,
                     fmt::format("queue pair {} is UD, which has no connection: its sends name an address handle, a "
@@ -383,10 +398,9 @@ void RuntimeState::require_connectable(const QpSlot& qp, const QpInfo& peer) con
 }
 
 void RuntimeState::connect(QpHandle handle, const QpInfo& peer, const PathAttributes& path) {
-    executor_->run([&] {
-        plan_way_here(handle, peer, path).find_neighbour();
-        connect_here(handle, peer, path);
-    });
+    const OutsideCall outside(*this);
+    executor_->run([&] { return plan_way_here(handle, peer, path); }).find_neighbour();
+    executor_->run([&] { connect_here(handle, peer, path); });
 }
 
 AhPlan RuntimeState::plan_way_here(QpHandle handle, const QpInfo& peer, const PathAttributes& path) {

@@ -97,7 +97,33 @@ void RuntimeState::open_device(const DeviceConfig& device_config) {
 }
 
 bool RuntimeState::stop() {
+    {
+        std::unique_lock lock(outside_mutex_);
+        stopping_ = true;
+        await_outside_calls(lock);
+    }
     return executor_->run([&] { return stop_here(); }, Executor::Patience::unlimited);
+}
+
+RuntimeState::OutsideCall::OutsideCall(RuntimeState& runtime) : runtime_(runtime) {
+    const std::lock_guard lock(runtime.outside_mutex_);
+    if (runtime.stopping_) {
+        throw Error(ESHUTDOWN, "the runtime is stopped");
+    }
+    ++runtime.outside_calls_;
+}
+
+// Each call ends within the seconds that the kernel asks the network for.
+void RuntimeState::await_outside_calls(std::unique_lock<std::mutex>& lock) {
+    while (!platform->wait(lock, outside_changed_, std::chrono::hours(1), [&] { return outside_calls_ == 0; })) {
+    }
+}
+
+RuntimeState::OutsideCall::~OutsideCall() {
+    const std::lock_guard lock(runtime_.outside_mutex_);
+    if (--runtime_.outside_calls_ == 0) {
+        runtime_.outside_changed_.notify_all();
+    }
 }
 
 bool RuntimeState::stop_here() {

@@ -240,6 +240,7 @@ struct QpSlot {
     FlowControl flow = FlowControl::off;
     QpState state = QpState::init;
     bool moved = false;  // the QP has left INIT: after a failed connection it must be reset before it can be used again
+    bool by_hand = false;  // QueuePairOptions::by_hand
     std::uint32_t send_cq = 0;
     std::uint32_t recv_cq = 0;
     std::uint32_t send_entries = 0;  // entries reserved in the send CQ
@@ -349,6 +350,8 @@ public:
     QpInfo info(QpHandle handle) override;
     void connect(QpHandle handle, const QpInfo& peer, const PathAttributes& path) override;
     std::vector<std::byte> connect(QpHandle handle, const std::string& address, const ConnectOptions& options) override;
+    void modify_qp(QpHandle handle, const QpAttributes& attributes) override;
+    QpQuery query_qp(QpHandle handle) override;
     void begin_connect(QpHandle handle, const std::string& address, const ConnectOptions& options) override;
     void begin_accept(std::uint32_t device, ConnectionId request, QpHandle handle, const FlowBlock& flow,
                       const ConnectOptions& options) override;
@@ -361,6 +364,11 @@ public:
     std::uint32_t qp_num(QpHandle handle) override;
     std::optional<RnrCounts> rnr_counts(QpHandle handle) override;
     std::optional<RnrCounts> rnr_counts(const std::string& device) override;
+
+    DeviceAttributes query_device(const std::string& device) override;
+    PortAttributes query_port(const std::string& device) override;
+    std::vector<GidAttributes> gids(const std::string& device) override;
+    std::uint16_t query_pkey(std::uint32_t index, const std::string& device) override;
 
     OpenedListener listen(const std::string& address, const std::string& device, PrivateDataForm form) override;
     void stop_listening(std::uint32_t device, ListenerId listener) noexcept override;
@@ -511,6 +519,9 @@ public:
     /// connect_here(), so that the queue pair is not parked while the kernel asks the network.
     [[nodiscard]] AhPlan plan_way_here(QpHandle handle, const QpInfo& peer, const PathAttributes& path);
     void connect_here(QpHandle handle, const QpInfo& peer, const PathAttributes& path);
+    /// Checks what modify_here() will do. Returns the address whose neighbour has to be found before, if there is one.
+    [[nodiscard]] std::optional<AhPlan> plan_modify_here(QpHandle handle, const QpAttributes& attributes);
+    void modify_here(QpHandle handle, const QpAttributes& attributes);
     /// Waits briefly before the next check of a condition, in a job that has a time limit. This wait does not count as
     /// a hang. `looks`: see Platform::wait_for_worker. By default the thread sleeps.
     void wait_a_little_here(std::uint32_t looks = std::numeric_limits<std::uint32_t>::max());
@@ -556,12 +567,28 @@ private:
         }
     };
     using Attempts = std::map<ConnectionKey, Attempt>;
+
+    /// A call that does a part of its work on the caller's thread, with a device and a protection domain. As long as it
+    /// lasts, the runtime does not stop, and ends no protection domain.
+    class OutsideCall {
+    public:
+        /// Throws Error(ESHUTDOWN) when the runtime stops.
+        explicit OutsideCall(RuntimeState& runtime);
+        ~OutsideCall();
+        OutsideCall(const OutsideCall&) = delete;
+        OutsideCall& operator=(const OutsideCall&) = delete;
+
+    private:
+        RuntimeState& runtime_;
+    };
     using ListenerKey = std::pair<std::uint32_t, ListenerId>;
 
     // runtime_state.cc
     void open_device(const DeviceConfig& config);
     void start_worker(const WorkerConfig& config, std::uint32_t index);
     bool stop_here();
+    /// `lock` holds outside_mutex_. As long as it is held afterwards, no OutsideCall is under way.
+    void await_outside_calls(std::unique_lock<std::mutex>& lock);
 
     [[nodiscard]] DeviceSlot& find_device(const std::string& name);
     /// Throws Error if the device is lost.
@@ -768,6 +795,11 @@ private:
     std::uint32_t idle_looks_ = 0;  // calls of continue_endings_here() since one of them made progress
     // No attempt with Report::by_event has its deadline before this time.
     std::chrono::steady_clock::time_point next_expiry_ = std::chrono::steady_clock::time_point::max();
+
+    std::mutex outside_mutex_;
+    std::condition_variable outside_changed_;
+    std::uint32_t outside_calls_ = 0;
+    bool stopping_ = false;  // no OutsideCall begins any more
 
     std::mutex waiting_mutex_;
     std::condition_variable waiting_;

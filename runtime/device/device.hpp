@@ -80,7 +80,7 @@ struct DeviceLimits {
 struct GidEntry {
     std::uint32_t index = 0;
     ibv_gid gid{};
-    bool roce_v2 = false;
+    ibv_gid_type type = IBV_GID_TYPE_ROCE_V2;
     std::uint32_t ifindex = 0;  ///< index of the GID's network interface; 0: none
 };
 
@@ -148,9 +148,12 @@ public:
     [[nodiscard]] virtual int numa_node() const noexcept = 0;
     [[nodiscard]] std::uint8_t port() const noexcept { return port_; }
 
-    /// query_port() and gids() ask the device at each call, because ports go down and GID tables change.
+    // Each of these asks the device at each call, because ports go down, and tables change.
+    [[nodiscard]] virtual ibv_device_attr_ex query_device() = 0;
     [[nodiscard]] virtual ibv_port_attr query_port() = 0;
     [[nodiscard]] virtual std::vector<GidEntry> gids() = 0;
+    /// Returns entry `index` of the port's P_Key table, in host byte order. ibv_query_pkey(3).
+    [[nodiscard]] virtual std::uint16_t query_pkey(std::uint32_t index) = 0;
 
     [[nodiscard]] virtual std::unique_ptr<ThreadDomain> create_thread_domain() = 0;
     [[nodiscard]] virtual ibv_pd* create_pd() = 0;

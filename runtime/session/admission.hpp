@@ -109,11 +109,12 @@ constexpr Submitted without_session(std::size_t n) noexcept {
     if (qp.generation != request.qp.generation && !planted(Bug::stale_handle)) [[unlikely]] {
         return refuse_unknown(request.qp);
     }
-    if (qp.state == QpState::closed) [[unlikely]] {
-        return Refusal::stale_handle;
-    }
-    if (qp.state == QpState::error) [[unlikely]] {
-        return Refusal::qp_in_error;
+    if (qp.state >= QpState::error) [[unlikely]] {
+        if (qp.state != QpState::error || (attention_ & kFlushInError) == 0) {
+            return qp.state == QpState::error   ? Refusal::qp_in_error
+                   : qp.state == QpState::reset ? Refusal::not_connected
+                                                : Refusal::stale_handle;
+        }
     }
     if (num_sge > qp.sges_max) [[unlikely]] {
         return Refusal::too_many_sges;
@@ -153,7 +154,7 @@ constexpr Submitted without_session(std::size_t n) noexcept {
                                           bytes != sizeof(std::uint64_t))) [[unlikely]] {
             return Refusal::misaligned_atomic;
         }
-        if (qp.state != QpState::ready) [[unlikely]] {
+        if (qp.state == QpState::init) [[unlikely]] {
             return Refusal::not_connected;
         }
         if (inline_length > qp.inline_max) [[unlikely]] {

@@ -81,7 +81,8 @@ QpSpec spec_of(const QueuePairOptions& options) {
                 .flow = options.flow,
                 .remote_access = options.remote_access,
                 .separate_cqs = options.separate_cqs,
-                .coalesce_signals = options.coalesce_signals};
+                .coalesce_signals = options.coalesce_signals,
+                .by_hand = options.by_hand};
     for (std::size_t i = 0; i < options.shares.size(); ++i) {
         spec.shares[i] = {id_of(options.shares[i].session, "a queue pair's share"), options.shares[i].send_depth};
     }
@@ -121,7 +122,8 @@ Session Context::open_session(const SessionOptions& options) {
                                                                    .worker = opened.worker,
                                                                    .waking = opened.waking,
                                                                    .log = std::move(opened.log),
-                                                                   .check_thread = options.check_thread});
+                                                                   .check_thread = options.check_thread,
+                                                                   .flush_in_error = options.flush_in_error});
     close.keep();
     return Session(std::move(core));
 }
@@ -291,6 +293,19 @@ const ControlCounters& Context::control_counters() const {
 }
 std::optional<RnrCounts> Context::rnr_counts(const std::string& device) const {
     return control().rnr_counts(device);
+}
+
+DeviceAttributes Context::query_device(const std::string& device) const {
+    return control().query_device(device);
+}
+PortAttributes Context::query_port(const std::string& device) const {
+    return control().query_port(device);
+}
+std::vector<GidAttributes> Context::gids(const std::string& device) const {
+    return control().gids(device);
+}
+std::uint16_t Context::query_pkey(std::uint32_t index, const std::string& device) const {
+    return control().query_pkey(index, device);
 }
 
 }  // namespace pollcore

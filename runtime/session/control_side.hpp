@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "pollcore/counters.hpp"
+#include "pollcore/device_attributes.hpp"
 #include "pollcore/event.hpp"
 #include "pollcore/memory.hpp"
 #include "pollcore/queue_pair.hpp"
@@ -64,7 +65,8 @@ struct QpSpec {
     RemoteAccess remote_access;
     bool separate_cqs = false;
     bool coalesce_signals = false;
-    std::array<std::uint8_t, 5> reserved{};
+    bool by_hand = false;
+    std::array<std::uint8_t, 4> reserved{};
 };
 
 /// SharedReceiveQueueOptions.
@@ -171,6 +173,9 @@ public:
     virtual void connect(QpHandle handle, const QpInfo& peer, const PathAttributes& path) = 0;
     virtual std::vector<std::byte> connect(QpHandle handle, const std::string& address,
                                            const ConnectOptions& options) = 0;
+    /// `attributes.qp_state` is not RESET: see reset().
+    virtual void modify_qp(QpHandle handle, const QpAttributes& attributes) = 0;
+    [[nodiscard]] virtual QpQuery query_qp(QpHandle handle) = 0;
     // Each of these begins an operation. An event reports its end. A `timeout` of 0 means the configuration's
     // drain_timeout.
     virtual void begin_connect(QpHandle handle, const std::string& address, const ConnectOptions& options) = 0;
@@ -188,6 +193,11 @@ public:
     [[nodiscard]] virtual std::uint32_t qp_num(QpHandle handle) = 0;
     [[nodiscard]] virtual std::optional<RnrCounts> rnr_counts(QpHandle handle) = 0;
     [[nodiscard]] virtual std::optional<RnrCounts> rnr_counts(const std::string& device) = 0;
+
+    [[nodiscard]] virtual DeviceAttributes query_device(const std::string& device) = 0;
+    [[nodiscard]] virtual PortAttributes query_port(const std::string& device) = 0;
+    [[nodiscard]] virtual std::vector<GidAttributes> gids(const std::string& device) = 0;
+    [[nodiscard]] virtual std::uint16_t query_pkey(std::uint32_t index, const std::string& device) = 0;
 
     [[nodiscard]] virtual OpenedListener listen(const std::string& address, const std::string& device,
                                                 PrivateDataForm form) = 0;

@@ -148,7 +148,8 @@ std::string_view refusal_text(Refusal refusal) noexcept {
         case Refusal::srq_full: return "the shared receive queue is full: poll, or make it with a greater depth";
         case Refusal::stale_handle:
             return "the queue pair or shared receive queue was closed or reset, or never made: take handle() anew";
-        case Refusal::not_connected: return "the queue pair is not connected yet: connect it, or wait for its peer";
+        case Refusal::not_connected:
+            return "the queue pair is not connected yet, or is in RESET: connect it, or wait for its peer";
         case Refusal::qp_in_error:
             return "the queue pair is in error: Session::cause says why, and reset() begins anew";
         case Refusal::bad_opcode:

@@ -83,6 +83,19 @@ QpInfo QueuePair::info() const {
 void QueuePair::connect(const QpInfo& peer, const PathAttributes& path) {
     alive(control_, "this queue pair").connect(handle_, peer, path);
 }
+void QueuePair::modify(const QpAttributes& attributes) {
+    if (attributes.qp_state == VerbsQpState::reset) {
+        if (attributes != QpAttributes{.qp_state = VerbsQpState::reset, .cur_qp_state = attributes.cur_qp_state}) {
+            throw Error(EINVAL, "a queue pair that goes to RESET takes no other attribute");
+        }
+        (void)reset();
+        return;
+    }
+    alive(control_, "this queue pair").modify_qp(handle_, attributes);
+}
+QpQuery QueuePair::query() const {
+    return alive(control_, "this queue pair").query_qp(handle_);
+}
 void QueuePair::disconnect() {
     alive(control_, "this queue pair").disconnect(handle_);
 }

@@ -43,7 +43,8 @@ SessionCore::SessionCore(std::shared_ptr<SessionHost> host, void* block, const S
       accounts_(block, layout),
       header_(*session_header(block)),
       attention_(static_cast<std::uint8_t>((options.check_thread || checks_threads() ? kThreadChecked : 0) |
-                                           (options.log != nullptr ? kLogged : 0))),
+                                           (options.log != nullptr ? kLogged : 0) |
+                                           (options.flush_in_error ? kFlushInError : 0))),
       worker_sleeps_(layout.worker_sleeps),
       stages_(*at_offset<SessionStages>(block, layout.stages())),
       waking_(options.waking),

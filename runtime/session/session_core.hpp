@@ -43,7 +43,8 @@ public:
         /// Set if the worker is in another process, which may die at any time. Null if the worker always ends the
         /// session in order.
         std::shared_ptr<InFlightLog> log{};
-        bool check_thread = false;  ///< SessionOptions::check_thread
+        bool check_thread = false;    ///< SessionOptions::check_thread
+        bool flush_in_error = false;  ///< SessionOptions::flush_in_error
     };
     /// Joins a formatted session block.
     SessionCore(std::shared_ptr<SessionHost> host, void* block, const SessionLayout& layout, Options options);
@@ -109,6 +110,7 @@ private:
     static constexpr std::uint8_t kThreadChecked = 2;  // SessionOptions::check_thread
     static constexpr std::uint8_t kLogged = 4;         // the session has a log_
     static constexpr std::uint8_t kSendPools = 8;      // the session has send_pools_
+    static constexpr std::uint8_t kFlushInError = 16;  // SessionOptions::flush_in_error
 
     // admission.hpp
     [[nodiscard]] bool completion_room() noexcept;
@@ -182,7 +184,7 @@ private:
     CompletionInbox inbox_;
     Accounts accounts_;
     SessionHeader& header_;
-    std::uint8_t attention_ = 0;     // kUnusable, kThreadChecked, kLogged and kSendPools; 0: none of these
+    std::uint8_t attention_ = 0;     // the bits above
     bool worker_sleeps_ = false;     // the worker may sleep
     bool summing_ = false;           // the request that was just admitted needs the checksum of its payload
     bool wants_slots_ = false;       // a submission found the ring full, and wait() or arm() has not reported new room

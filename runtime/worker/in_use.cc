@@ -87,7 +87,7 @@ InUse::Looked InUse::look_further() noexcept {
         if (srq == nullptr) {
             return Looked::over;
         }
-        if (!current_.what.ah.valid() && concerns(&srq->recvs())) {
+        if (!current_.what.ah.valid() && concerns(srq)) {
             return srq->recvs().uses_key(current_.what.lkey) ? Looked::found : Looked::more;
         }
     }
@@ -164,7 +164,7 @@ bool InUse::names_key(const WorkRequest& request, const Slots& slots, std::size_
     }
     if (request.opcode == Opcode::srq_recv) {
         const WorkerSrq* srq = tables_.find(request.srq);
-        if (srq == nullptr || !concerns(&srq->recvs())) {
+        if (!concerns(srq)) {
             return false;
         }
     } else if (!concerns(tables_.find(request.qp))) {

@@ -18,6 +18,8 @@
 #include "pollcore/work_request.hpp"
 #include "worker/tables.hpp"
 #include "worker/turn.hpp"
+#include "worker/worker_qp.hpp"
+#include "worker/worker_srq.hpp"
 
 namespace pollcore {
 
@@ -69,9 +71,14 @@ private:
     [[nodiscard]] bool names_key(const WorkRequest& request, const Slots& slots, std::size_t at) const noexcept;
     [[nodiscard]] bool has_in_flight(const WorkerQp& qp) const noexcept;
     [[nodiscard]] bool may_name_it(const WorkerSession& session) const noexcept;
-    template <class Queue>
-    [[nodiscard]] bool concerns(const Queue* queue) const noexcept {
-        return queue != nullptr && queue->device() == current_.what.device && queue->pd() == current_.what.pd;
+    // Whether a request of this queue keeps a region in use: the queue has the region's protection domain, and is not
+    // driven by hand.
+    [[nodiscard]] bool concerns(const WorkerQp* qp) const noexcept {
+        return qp != nullptr && !qp->by_hand() && qp->device() == current_.what.device && qp->pd() == current_.what.pd;
+    }
+    [[nodiscard]] bool concerns(const WorkerSrq* srq) const noexcept {
+        return srq != nullptr && !srq->by_hand() && srq->options().device == current_.what.device &&
+               srq->options().pd == current_.what.pd;
     }
 
     const Turn& turn_;

@@ -12,6 +12,7 @@
 namespace pollcore {
 
 enum class QpLife : std::uint8_t {
+    reset,    ///< accepts nothing (RESET)
     init,     ///< accepts receives
     ready,    ///< accepts all requests
     failing,  ///< in error; end_life() will run later in the step
@@ -23,6 +24,7 @@ enum class QpLife : std::uint8_t {
 };
 
 enum class QpEvent : std::uint8_t {
+    open,      ///< the QP left RESET
     activate,  ///< the QP reached RTS
     fail,      ///< a bad completion, a fault of the flow control, a failed CQ, or a command
     end_life,  ///< WorkerQp::end_life() runs
@@ -33,8 +35,8 @@ enum class QpEvent : std::uint8_t {
     forget,    ///< the QP was destroyed
 };
 
-inline constexpr std::size_t kQpLives = 7;
-inline constexpr std::size_t kQpEvents = 8;
+inline constexpr std::size_t kQpLives = 8;
+inline constexpr std::size_t kQpEvents = 9;
 
 namespace qp_life_detail {
 
@@ -44,14 +46,15 @@ using enum QpLife;
 
 // clang-format off
 inline constexpr std::array<Row, kQpLives> kTable{{
-    //               activate fail     end_life leave     drained   emptied renew  forget
-    /* init */     Row{ready, failing, kNone,   kNone,    kNone,    kNone,  kNone, kNone},
-    /* ready */    Row{kNone, failing, kNone,   kNone,    kNone,    kNone,  kNone, kNone},
-    /* failing */  Row{kNone, kNone,   failed,  kNone,    kNone,    kNone,  kNone, kNone},
-    /* failed */   Row{kNone, kNone,   kNone,   draining, kNone,    kNone,  init,  gone},
-    /* draining */ Row{kNone, kNone,   kNone,   draining, emptying, kNone,  kNone, kNone},
-    /* emptying */ Row{kNone, kNone,   kNone,   draining, kNone,    failed, kNone, kNone},
-    /* gone */     Row{kNone, kNone,   kNone,   kNone,    kNone,    kNone,  kNone, kNone},
+    //               open   activate fail     end_life leave     drained   emptied renew  forget
+    /* reset */    Row{init,  kNone, failing, kNone,   kNone,    kNone,    kNone,  kNone, kNone},
+    /* init */     Row{kNone, ready, failing, kNone,   kNone,    kNone,    kNone,  kNone, kNone},
+    /* ready */    Row{kNone, kNone, failing, kNone,   kNone,    kNone,    kNone,  kNone, kNone},
+    /* failing */  Row{kNone, kNone, kNone,   failed,  kNone,    kNone,    kNone,  kNone, kNone},
+    /* failed */   Row{kNone, kNone, kNone,   kNone,   draining, kNone,    kNone,  reset, gone},
+    /* draining */ Row{kNone, kNone, kNone,   kNone,   draining, emptying, kNone,  kNone, kNone},
+    /* emptying */ Row{kNone, kNone, kNone,   kNone,   draining, kNone,    failed, kNone, kNone},
+    /* gone */     Row{kNone, kNone, kNone,   kNone,   kNone,    kNone,    kNone,  kNone, kNone},
 }};
 // clang-format on
 
@@ -68,7 +71,8 @@ inline constexpr std::array<Row, kQpLives> kTable{{
 }
 /// The state that sessions see for `life`.
 [[nodiscard]] constexpr QpState state_of(QpLife life) noexcept {
-    return life == QpLife::init    ? QpState::init
+    return life == QpLife::reset   ? QpState::reset
+           : life == QpLife::init  ? QpState::init
            : life == QpLife::ready ? QpState::ready
            : life == QpLife::gone  ? QpState::closed
                                    : QpState::error;

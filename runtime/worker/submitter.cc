@@ -128,7 +128,8 @@ std::uint32_t Submitter::submit(WorkerSession& session) noexcept {
                                                                    const WorkRequest& request,
                                                                    std::size_t slot) noexcept {
     WorkerQp& qp = *share.qp();
-    if (share.recvs_full() || request.num_sge > qp.sges_max() || qp.recvs().full()) [[unlikely]] {
+    if (share.recvs_full() || request.num_sge > qp.sges_max() || qp.recvs().full() || qp.life() == QpLife::reset)
+        [[unlikely]] {
         session.refuse(turn_, request, Status::request_refused);
         return Take::taken;
     }
@@ -149,7 +150,7 @@ std::uint32_t Submitter::submit(WorkerSession& session) noexcept {
     WorkerQp& qp = *share.qp();
     const bool is_inline = (request.flags & kInline) != 0;
     if (!allows(qp.opcodes(), request.opcode) || share.sends_full() || qp.sends().entries().full() ||
-        request.num_sge > qp.sges_max() || qp.life() == QpLife::init ||
+        request.num_sge > qp.sges_max() || qp.life() <= QpLife::init ||
         (is_inline && (request.sge.length > qp.inline_max() || !allows(kInlineOpcodes, request.opcode))) ||
         (is_atomic(request.opcode) && (request.remote_addr % sizeof(std::uint64_t) != 0 || request.num_sge != 1 ||
                                        request.sge.length != sizeof(std::uint64_t))) ||

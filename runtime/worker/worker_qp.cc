@@ -26,9 +26,7 @@ WorkerQp::WorkerQp(const Options& options)
     static_assert(offsetof(WorkerQp, link) == 0 && offsetof(WorkerQp, recvs_) == 2 * kCacheLine,
                   "what a send and its completion look at");
     recvs_.begin_life(handle_);
-    if (options.ready) {
-        happens(QpEvent::activate);
-    }
+    (void)advance_to(options.state);
 }
 
 void WorkerQp::set_provider(ibv_qp& qp, const SendQueueLines& lines) noexcept {

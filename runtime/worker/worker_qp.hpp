@@ -89,12 +89,13 @@ public:
         QpHandle handle;
         std::uint16_t epoch = 0;                      ///< Life::epoch
         bool datagram = false;                        ///< UD
-        bool ready = false;                           ///< the QP is in RTS already (D41)
+        QpState state = QpState::init;                ///< reset, init, or ready if the QP is in RTS already
         OpcodeMask opcodes = opcodes_of(QpType::rc);  ///< opcodes that the send queue accepts (D38)
         SendQueue::Options send;
         std::uint32_t recv_depth = 0;  ///< depth of the queue pair's own receive queue
         std::uint32_t sges_max = 1;
         std::uint32_t inline_max = 0;
+        bool by_hand = false;  ///< QueuePairOptions::by_hand
         /// true if requests may take the short way of ordinary.cc; tests set false to compare the two ways
         bool ordinary = true;
         std::uint32_t device = 0;  ///< device whose lkeys the requests name
@@ -148,6 +149,7 @@ public:
     [[nodiscard]] std::uint32_t inline_max() const noexcept { return inline_max_; }
     [[nodiscard]] std::uint32_t sges_max() const noexcept { return options_.sges_max; }
     [[nodiscard]] bool datagram() const noexcept { return datagram_; }
+    [[nodiscard]] bool by_hand() const noexcept { return options_.by_hand; }
     [[nodiscard]] std::uint32_t pd() const noexcept { return options_.pd; }
     [[nodiscard]] std::uint32_t device() const noexcept { return options_.device; }
     [[nodiscard]] std::uint32_t qp_num() const noexcept { return qp_num_; }
@@ -281,6 +283,7 @@ private:
     void complete_leftovers(Turn& turn) noexcept;
     void begin_life(Turn& turn, Life life, QpState state) noexcept;
     void drop(Turn& turn) noexcept;
+    bool advance_to(QpState state) noexcept;
     void open_shares() noexcept;
     void cover(Turn& turn) noexcept;
     void post_marker(Turn& turn) noexcept;
@@ -302,7 +305,7 @@ private:
     OpcodeMask opcodes_;
     OpcodeMask ordinary_ = 0;
     std::uint16_t inline_max_;
-    QpLife life_ = QpLife::init;
+    QpLife life_ = QpLife::reset;
     bool datagram_;
     // Read by receives.
     RecvQueue recvs_;

@@ -98,16 +98,27 @@ void WorkerQp::unpark(Turn& turn, QpState state, Status cause, bool device_lags)
         if (!device_lags) {
             device_lags_ = flush_held_ = false;
         }
-    } else if (state == QpState::ready && life_ == QpLife::init) {
-        happens(QpEvent::activate);
+    } else if (advance_to(state)) {
         publish_record();
     }
     choose_way();
     if (in_error()) {
         look_again(turn);  // the marker was delayed while the QP was parked
-    } else {
+    } else if (life_ != QpLife::reset) {
         recvs_.refill(turn);  // in INIT the QP accepts receives for the first time
     }
+}
+
+// Goes on to `state`. Returns false if the queue pair is there already, or in error.
+bool WorkerQp::advance_to(QpState state) noexcept {
+    const QpLife before = life_;
+    if (state == QpState::init || state == QpState::ready) {
+        happens(QpEvent::open);
+    }
+    if (state == QpState::ready) {
+        happens(QpEvent::activate);
+    }
+    return life_ != before;
 }
 
 // ---- Out of service ----
@@ -225,9 +236,7 @@ void WorkerQp::begin_life(Turn& turn, Life life, QpState state) noexcept {
     handle_.generation = life.generation;
     epoch_ = life.epoch;
     happens(QpEvent::renew);
-    if (state == QpState::ready) {
-        happens(QpEvent::activate);
-    }
+    (void)advance_to(state);
     cause_ = Status::success;
     leftover_status_ = Status::qp_closed;
     unposted_status_ = Status::wr_flush_err;
@@ -238,7 +247,9 @@ void WorkerQp::begin_life(Turn& turn, Life life, QpState state) noexcept {
     flow_->begin_life(turn);
     open_shares();
     publish_record();
-    recvs_.refill(turn);
+    if (life_ != QpLife::reset) {
+        recvs_.refill(turn);
+    }
 }
 
 void WorkerQp::drop(Turn& turn) noexcept {

@@ -61,13 +61,18 @@ public:
         publish_record();
     }
     [[nodiscard]] bool closing() const noexcept { return closing_; }
+    /// Whether one of its queue pairs is driven by hand, or was.
+    [[nodiscard]] bool by_hand() const noexcept { return by_hand_; }
     [[nodiscard]] Status leftover_status() const noexcept { return leftover_status_; }
     /// Completes the remaining receives (D22). Called when the provider's SRQ and all QPs that used it are destroyed.
     void complete_leftovers(Turn& turn) noexcept { recvs_.complete_leftovers(turn, leftover_status_); }
 
     /// Makes room for one more queue pair. Throws std::bad_alloc.
     void make_room() { qps_.make_room(); }
-    void add(WorkerQp& qp) noexcept { qps_.add(qp.qp_num(), &qp); }
+    void add(WorkerQp& qp) noexcept {
+        qps_.add(qp.qp_num(), &qp);
+        by_hand_ = by_hand_ || qp.by_hand();
+    }
     void remove(const WorkerQp& qp) noexcept { qps_.remove(qp.qp_num()); }
     /// Returns null if no queue pair has this number, which is an error of the provider.
     [[nodiscard]] WorkerQp* find(std::uint32_t qp_num) const noexcept { return qps_.find(qp_num); }
@@ -83,6 +88,7 @@ private:
     Options options_;
     RecvQueue recvs_;
     bool closing_ = false;
+    bool by_hand_ = false;
     Status leftover_status_ = Status::srq_closed;
     WorkerSession* session_ = nullptr;
     QpNumberTable qps_;

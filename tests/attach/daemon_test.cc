@@ -66,6 +66,25 @@ TEST_F(DaemonTest, GivesAPrivilegedQkeyOnlyToThoseWhoAttachWithTheCapability) {
     EXPECT_EQ(error_of(without, kPrivileged - 1), EPERM);
     EXPECT_EQ(error_of(without, 0x7fff'ffff), 0);
     EXPECT_EQ(error_of(with, kPrivileged), 0);
+
+    const auto error_by_hand = [&](Attachment& attachment, std::uint32_t qkey) {
+        Session session = attachment.open_session();
+        QueuePair qp =
+            attachment.create_queue_pair({.type = QpType::ud, .shares = {{.session = &session}}, .by_hand = true});
+        try {
+            qp.modify({.qp_state = VerbsQpState::init,
+                       .pkey_index = std::uint16_t{0},
+                       .port_num = std::uint8_t{1},
+                       .qkey = qkey});
+            EXPECT_EQ(qp.query().attributes.qkey, qkey);
+            return 0;
+        } catch (const Error& error) {
+            return error.code().value();
+        }
+    };
+    EXPECT_EQ(error_by_hand(without, kPrivileged), EPERM);
+    EXPECT_EQ(error_by_hand(without, 0x7fff'ffff), 0);
+    EXPECT_EQ(error_by_hand(with, kPrivileged), 0);
 }
 
 TEST_F(DaemonTest, SaysInTheEndWhoWasThere) {

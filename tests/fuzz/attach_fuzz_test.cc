@@ -40,7 +40,8 @@ using AllRequests =
                wire::Deallocate, wire::CreateAh, wire::CreateAhBack, wire::DestroyAh, wire::CreateSrq, wire::CloseSrq,
                wire::ArmLimit, wire::AskSrqLimit, wire::CreatePool, wire::ClosePool, wire::AskHeldBuffers,
                wire::AskWorkerCounters, wire::AskControlCounters, wire::AskDevice, wire::BeginConnect,
-               wire::BeginAccept, wire::BeginEnding, wire::Cancel, wire::NextEvents>;
+               wire::BeginAccept, wire::BeginEnding, wire::Cancel, wire::NextEvents, wire::ModifyQp, wire::AskQp,
+               wire::AskDeviceAttributes, wire::AskPort, wire::AskGids, wire::AskPkey>;
 
 class Fuzzer {
 public:

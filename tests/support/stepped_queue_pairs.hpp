@@ -46,7 +46,7 @@ inline SteppedWorld::Qp& SteppedWorld::add_qp(const QpShape& shape) {
         .handle = {static_cast<std::uint16_t>(next_index_++ % options_.worker.qps_max), life.generation},
         .epoch = life.epoch,
         .datagram = datagram,
-        .ready = datagram,
+        .state = datagram ? QpState::ready : QpState::init,
         .opcodes = datagram ? opcodes_of(QpType::ud) : shape.opcodes,
         .send = {.depth = send_depth,
                  .sges_max = shape.sges_max,

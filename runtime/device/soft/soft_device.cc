@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <limits>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -132,6 +134,49 @@ std::string SoftDevice::describe() const {
     return fmt::format("soft {} (fabric {})", name(), fabric_name());
 }
 
+ibv_device_attr_ex SoftDevice::query_device() {
+    {
+        const std::lock_guard guard(control_mutex_);
+        require_working("query the device");
+    }
+    const auto signed_of = [](std::uint64_t n) { return static_cast<int>(std::min<std::uint64_t>(n, INT_MAX)); };
+    const DeviceLimits& limits = options_.limits;
+    ibv_device_attr_ex attr{};
+    ibv_device_attr& device = attr.orig_attr;
+    std::string_view("pollcore soft").copy(device.fw_ver, sizeof(device.fw_ver) - 1);
+    device.max_mr_size = limits.memory_region_max;
+    device.page_size_cap = 4096;
+    device.max_qp = signed_of(limits.qps_max);
+    device.max_qp_wr = signed_of(limits.qp_depth_max);
+    device.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN;
+    device.device_cap_flags |= limits.memory_windows_1 ? unsigned{IBV_DEVICE_MEM_WINDOW} : 0;
+    device.device_cap_flags |= limits.memory_windows_2 ? unsigned{IBV_DEVICE_MEM_WINDOW_TYPE_2B} : 0;
+    device.device_cap_flags |= limits.invalidation ? unsigned{IBV_DEVICE_MEM_MGT_EXTENSIONS} : 0;
+    device.max_sge = device.max_sge_rd = signed_of(limits.sges_max);
+    device.max_cq = device.max_pd = device.max_ah = INT_MAX;  // no limit of its own
+    device.max_cqe = signed_of(limits.cqes_max);
+    device.max_mr = signed_of(options_.memory_regions_max);
+    device.max_qp_rd_atom = device.max_qp_init_rd_atom = signed_of(limits.rd_atomic_max);
+    device.atomic_cap = limits.atomics ? IBV_ATOMIC_HCA : IBV_ATOMIC_NONE;
+    device.max_mw = signed_of(limits.memory_windows_max);
+    device.max_srq = signed_of(limits.srqs_max);
+    device.max_srq_wr = signed_of(limits.srq_depth_max);
+    device.max_srq_sge = signed_of(limits.srq_sges_max);
+    device.max_pkeys = 1;
+    device.phys_port_cnt = 1;
+    attr.completion_timestamp_mask = limits.completion_timestamp_mask;
+    attr.hca_core_clock = limits.hca_core_clock_khz;
+    return attr;
+}
+
+std::uint16_t SoftDevice::query_pkey(std::uint32_t index) {
+    if (index != 0) {
+        throw Error(std::errc::invalid_argument,
+                    fmt::format("{} has no P_Key {}: its table has one entry", describe(), index));
+    }
+    return 0xffff;  // the default P_Key, with full membership
+}
+
 ibv_port_attr SoftDevice::query_port() {
     {
         const std::lock_guard guard(control_mutex_);
@@ -154,7 +199,7 @@ ibv_port_attr SoftDevice::query_port() {
 }
 
 std::vector<GidEntry> SoftDevice::gids() {
-    return {GidEntry{0, core_->gid, true}};
+    return {GidEntry{.index = 0, .gid = core_->gid}};
 }
 
 void SoftDevice::set_port_up(bool up) {

@@ -1,8 +1,10 @@
 // Finds a device, opens it, and learns what it can do.
+#include <endian.h>
 #include <fcntl.h>
 
 #include <algorithm>
 #include <bit>
+#include <climits>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -207,6 +209,23 @@ void VerbsDevice::check_port() {
     }
 }
 
+ibv_device_attr_ex VerbsDevice::query_device() {
+    ibv_device_attr_ex attr{};
+    if (const int error = verbs_result(ibv_query_device_ex(context_.get(), nullptr, &attr)); error != 0) {
+        throw verbs_error(error, fmt::format("cannot query RDMA device {}", name()));
+    }
+    return attr;
+}
+
+std::uint16_t VerbsDevice::query_pkey(std::uint32_t index) {
+    __be16 pkey = 0;
+    errno = 0;
+    if (ibv_query_pkey(context_.get(), port(), static_cast<int>(std::min<std::uint32_t>(index, INT_MAX)), &pkey) != 0) {
+        throw verbs_error(errno != 0 ? errno : EINVAL, fmt::format("RDMA device {} has no P_Key {}", name(), index));
+    }
+    return be16toh(pkey);
+}
+
 ibv_port_attr VerbsDevice::query_port() {
     ibv_port_attr attr{};
     if (const int error = verbs_result(ibv_query_port(context_.get(), port(), &attr)); error != 0) {
@@ -233,7 +252,7 @@ std::vector<GidEntry> VerbsDevice::gids() {
         if (entry.port_num == port()) {
             entries.push_back({.index = entry.gid_index,
                                .gid = entry.gid,
-                               .roce_v2 = entry.gid_type == IBV_GID_TYPE_ROCE_V2,
+                               .type = static_cast<ibv_gid_type>(entry.gid_type),
                                .ifindex = entry.ndev_ifindex});
         }
     }

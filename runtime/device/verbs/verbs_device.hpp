@@ -31,8 +31,10 @@ public:
     [[nodiscard]] const DeviceLimits& limits() const noexcept override { return limits_; }
     [[nodiscard]] int numa_node() const noexcept override { return numa_node_; }
 
+    [[nodiscard]] ibv_device_attr_ex query_device() override;
     [[nodiscard]] ibv_port_attr query_port() override;
     [[nodiscard]] std::vector<GidEntry> gids() override;
+    [[nodiscard]] std::uint16_t query_pkey(std::uint32_t index) override;
 
     [[nodiscard]] std::unique_ptr<ThreadDomain> create_thread_domain() override;
     [[nodiscard]] ibv_pd* create_pd() override;
