@@ -14,6 +14,7 @@ namespace {
 constexpr std::string_view kReloadable[] = {"runtime.log_level",
                                             "attach.users",
                                             "attach.groups",
+                                            "attach.own_memory",
                                             "attach.clients_max",
                                             "attach.sessions_max",
                                             "attach.queue_pairs_max",

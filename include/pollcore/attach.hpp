@@ -14,8 +14,8 @@
 // other calls ask the daemon over a socket. The daemon keeps attached processes apart: each process has its own
 // protection domain, which the device checks.
 //
-// Memory for devices must come from Context::allocate or from a pool. register_memory accepts a range inside such
-// memory. It refuses other memory with EOPNOTSUPP, because the daemon cannot map it.
+// Memory for devices comes from Context::allocate or from a pool. register_memory accepts a range inside such memory.
+// It refuses other memory with EOPNOTSUPP, unless AttachOptions::own_memory is set.
 //
 // If the daemon dies, each request in flight completes with Status::daemon_gone as soon as the kernel reports the
 // death. From then on no device writes into this process's memory. Calls that ask the daemon then throw
@@ -52,6 +52,11 @@ struct AttachOptions {
     /// time, the call's own time limit and the daemon's drain_timeout. The daemon may still carry out the call; it then
     /// undoes the call when the attachment ends.
     std::chrono::milliseconds answer_within{30'000};
+    /// Context::register_memory takes any memory of this process, wherever it lies. On a verbs device the daemon opens
+    /// a context for this process alone, and this process registers the memory itself, within its own RLIMIT_MEMLOCK;
+    /// the constructor throws Error(EPERM) if the daemon's operator does not permit that (`attach.own_memory`), and
+    /// EOPNOTSUPP if a worker may sleep. Such memory takes no windows and no write ring.
+    bool own_memory = false;
 };
 
 /// A Context whose workers and devices are in a daemon. Move-only.

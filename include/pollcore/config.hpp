@@ -176,6 +176,14 @@ struct AttachConfig {
     /// are empty, the permissions alone decide.
     std::vector<std::string> users;
     std::vector<std::string> groups;  ///< see users
+    /// Which of them may register memory of their own at verbs devices (AttachOptions::own_memory).
+    struct OwnMemory {
+        bool all = false;
+        std::vector<std::string> users;  ///< if `all` is false
+
+        bool operator==(const OwnMemory&) const = default;
+    };
+    OwnMemory own_memory;
     std::uint32_t clients_max = 64;
     // Limits of each process.
     std::uint32_t sessions_max = 64;

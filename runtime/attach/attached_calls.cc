@@ -266,9 +266,17 @@ void AttachedState::reject(std::uint32_t device, std::uint64_t request,
 // ---- Memory ----
 
 PdId AttachedState::create_pd(const std::string& device) {
-    return ask(wire::CreatePd{.device = NameText(device)}).pd;
+    const wire::PdNamed made = ask(wire::CreatePd{.device = NameText(device)});
+    try {
+        own_memory_.add_domain(full_name(device), made.pd, made.verbs_handle);
+    } catch (...) {
+        tell(wire::ReleasePd{.pd = made.pd});
+        throw;
+    }
+    return made.pd;
 }
 void AttachedState::release_pd(PdId pd) noexcept {
+    own_memory_.remove_domain(pd);
     tell(wire::ReleasePd{.pd = pd});
 }
 
@@ -322,9 +330,13 @@ RegionInfo AttachedState::register_memory(void* data, std::size_t bytes, std::ui
         }
     }
     if (memory == nullptr) {
-        throw Error(EOPNOTSUPP,
-                    "registering memory that was not allocated from this attachment: the daemon cannot map it. "
-                    "Context::allocate gives memory that it can");
+        if (own_memory_.has(full_name(device))) {
+            return own_memory_.register_memory(full_name(device), pd, data, bytes, iova, access);
+        }
+        throw Error(
+            EOPNOTSUPP,
+            "registering memory that was not allocated from this attachment: the daemon cannot map it. "
+            "Context::allocate gives memory that it can, and with AttachOptions::own_memory any memory will do");
     }
     return add_region({.parent = parent,
                        .offset = offset,
@@ -337,6 +349,12 @@ RegionInfo AttachedState::register_memory(void* data, std::size_t bytes, std::ui
 }
 
 void AttachedState::deregister(std::uint64_t region) {
+    if (const std::optional<OwnMemory::Key> key = own_memory_.key_of(region)) {
+        if (!lost() && ask(wire::FindKey{.pd = key->pd, .lkey = key->lkey}).in_use != 0) {
+            throw Error(EBUSY, "work requests in flight name this memory; poll their completions first");
+        }
+        return own_memory_.deregister(region);
+    }
     try {
         (void)ask(wire::Deregister{.region = region});
     } catch (const Error&) {

@@ -25,12 +25,12 @@ constexpr auto kSoon = 200us;
 
 }  // namespace
 
-AttachedClient::AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, bool net_raw,
+AttachedClient::AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, Rights rights,
                                std::shared_ptr<Account> account, Ways ways)
     : runtime_(runtime),
       number_(number),
       who_(std::move(who)),
-      net_raw_(net_raw),
+      rights_(rights),
       account_(std::move(account)),
       ways_(std::move(ways)),
       counters_(std::make_shared<SharedMemory>(
@@ -122,6 +122,8 @@ bool AttachedClient::answer_by_kind(const wire::Packet& packet, Handed& handed) 
         case wire::Kind::query_port: return answer<wire::AskPort>(packet, handed);
         case wire::Kind::query_gids: return answer<wire::AskGids>(packet, handed);
         case wire::Kind::query_pkey: return answer<wire::AskPkey>(packet, handed);
+        case wire::Kind::share_context: return answer<wire::ShareContext>(packet, handed);
+        case wire::Kind::find_key: return answer<wire::FindKey>(packet, handed);
         case wire::Kind::none:
         case wire::Kind::end:
         case wire::Kind::event: break;
@@ -146,7 +148,12 @@ void AttachedClient::log_refusals() noexcept {
     }
 }
 
-void AttachedClient::tell(const Event& event) {
+void AttachedClient::tell(const Event& event, std::uint32_t client) {
+    // A process with a context of its own learns of the port by that context.
+    const bool its_own = client == number_;
+    if ((client != 0 && !its_own) || (client == 0 && own_devices_.contains(event.device))) {
+        return;
+    }
     if (ending_ || !attached_ || (event.qp.valid() && !qps_.contains(event.qp)) ||
         (event.srq.valid() && !srqs_.contains(event.srq)) || !event.worker.empty()) {
         return;

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "attach/account.hpp"
+#include "attach/credentials.hpp"
 #include "attach/packet_socket.hpp"
 #include "attach/received_memory.hpp"
 #include "attach/reply.hpp"
@@ -43,9 +44,9 @@ public:
         std::function<void(std::function<void()>)> elsewhere;
     };
 
-    /// The functions of `ways` are called on the control thread. `net_raw` is Peer::net_raw. Throws Error if memory is
+    /// The functions of `ways` are called on the control thread. Throws Error if memory is
     /// short.
-    AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, bool net_raw,
+    AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, Rights rights,
                    std::shared_ptr<Account> account, Ways ways);
     /// Ends all remaining objects at once. Waits for the Errand that is under way.
     ~AttachedClient();
@@ -73,7 +74,8 @@ public:
     void log_refusals() noexcept;
     /// Sends an event to the process, if it is attached and not ending. Leaves out events of a worker, and events of
     /// another process's objects.
-    void tell(const Event& event);
+    /// `client` as in ClientHost::event.
+    void tell(const Event& event, std::uint32_t client);
     /// Keeps an event of one of the process's queue pairs or listeners, until the process asks for it. If the event
     /// says that a queue pair is gone or has a new handle, notes that.
     void tell_of_connection(Event&& event) noexcept;
@@ -261,8 +263,11 @@ private:
     void begin(std::uint64_t id, const wire::CreateAhBack& asked);
     void begin(std::uint64_t id, const wire::ConnectTo& asked);
     void begin(std::uint64_t id, const wire::ModifyQp& asked);
+    void begin(std::uint64_t id, const wire::ShareContext& asked);
+    void begin(std::uint64_t id, const wire::FindKey& asked);
     template <class Body>
     void create_ah(std::uint64_t id, const AhPlan& plan);
+    void require_may_share(const std::string& device) const;
     void send_elsewhere(std::shared_ptr<Errand> errand);
     void send_elsewhere(PdId pd, std::function<void()> work, std::function<void(std::exception_ptr failure)> conclude);
     template <class Body>
@@ -299,7 +304,7 @@ private:
     RuntimeState& runtime_;
     const std::uint32_t number_;
     std::string who_;
-    const bool net_raw_;
+    const Rights rights_;
     const std::shared_ptr<Account> account_;
     Ways ways_;
     bool attached_ = false;
@@ -316,6 +321,8 @@ private:
     std::shared_ptr<SharedMemory> counters_;  // the counters of the receive pools
     std::vector<bool> counters_used_;
     std::map<std::string, PdId> default_pds_;  // by device
+    std::map<std::string, std::string>
+        own_devices_;  // names of devices that were opened for this process, by the device
     std::map<PdId, Account::Held> pds_;
     std::map<std::uint32_t, std::shared_ptr<ClientShare>> shares_;  // by worker
     std::map<std::uint32_t, Account::Held> sessions_;

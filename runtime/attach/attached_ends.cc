@@ -240,6 +240,9 @@ void AttachedClient::end(std::chrono::milliseconds drain, bool abandoned) noexce
         runtime_.drop_attempt_here(key);
     }
     cancel_errands();
+    for (const auto& [device, own] : own_devices_) {
+        runtime_.let_go_of_client_device_here(own);
+    }
     log_refusals();
 }
 
@@ -335,9 +338,12 @@ bool AttachedClient::close_some() noexcept {
         return false;
     }
     for (const auto& [device, pd] : default_pds_) {
-        runtime_.release_pd(pd);
+        attempt("a protection domain", [&, its = pd] { (void)runtime_.release_pd_here(its); });
     }
     default_pds_.clear();
+    for (const auto& [device, own] : std::exchange(own_devices_, {})) {
+        runtime_.remove_client_device_here(own);
+    }
     qps_.clear();
     closed_qps_.clear();
     return true;

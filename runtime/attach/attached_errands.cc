@@ -2,6 +2,8 @@
 // carries out calls in which the kernel pins pages, releases pages, or looks for the owner of a network address. Before
 // a memory region, a memory window or an address handle ends, the workers check whether work requests of the process
 // still name the object. Each process has one errand at a time, and no other process waits for it.
+#include <fcntl.h>
+
 #include <algorithm>
 #include <bit>
 #include <cerrno>
@@ -11,7 +13,10 @@
 
 #include "attach/answering.hpp"
 #include "attach/attached_client.hpp"
+#include "base/descriptor_reserve.hpp"
+#include "base/log.hpp"
 #include "base/map_place.hpp"
+#include "base/undo.hpp"
 
 namespace pollcore {
 
@@ -459,6 +464,103 @@ void AttachedClient::begin(std::uint64_t id, const wire::ModifyQp& asked) {
             runtime_.modify_here(handle, attributes);
             return {};
         });
+}
+
+// ---- Memory that the process registers itself ----
+
+void AttachedClient::require_may_share(const std::string& device) const {
+    if (!rights_.own_memory) {
+        throw Error(EPERM,
+                    "this user may not register memory of its own here: the operator of the daemon can permit it "
+                    "(attach.own_memory)");
+    }
+    if (own_devices_.contains(device) || default_pds_.contains(device)) {
+        throw Error(
+            EBUSY,
+            fmt::format("a context of its own has to be the first that the process asks of device \"{}\"", device));
+    }
+}
+
+void AttachedClient::begin(std::uint64_t id, const wire::ShareContext& asked) {
+    struct Opening {
+        std::unique_ptr<Device> device;
+        SharedContext context;
+        ReplyNode node;
+    };
+    const DeviceConfig& config = runtime_.configured_device(asked.device.string());
+    if (runtime_.device(config.name).is_software()) {
+        return reply<wire::ShareContext>(id, {});
+    }
+    require_may_share(config.name);
+    const auto opening = std::make_shared<Opening>();
+    opening->node = node_for<wire::ShareContext>();
+    send_elsewhere(
+        0,
+        [this, opening, &config] {
+            std::unique_ptr<Device> device = runtime_.platform->open_device_to_share(config);
+            if (const std::optional<SharedContext> context = device->share()) {
+                opening->context = *context;
+                opening->device = std::move(device);
+            }
+        },
+        [this, id, opening, name = config.name](const std::exception_ptr& failure) {
+            try {
+                if (failure) {
+                    std::rethrow_exception(failure);
+                }
+                if (opening->device == nullptr) {
+                    return reply<wire::ShareContext>(std::move(opening->node), id, {});
+                }
+                require_may_share(name);
+                std::vector<UniqueFd> back;
+                back.emplace_back(::fcntl(opening->context.command_fd, F_DUPFD_CLOEXEC, 0));
+                if (!back.back().valid() || is_reserved(back.back().get())) {
+                    throw Error(EMFILE, "the daemon has no descriptors left; raise its limit (LimitNOFILE)");
+                }
+                const auto own = own_devices_.try_emplace(name).first;
+                Undo take_back([&]() noexcept {
+                    runtime_.remove_client_device_here(own->second);
+                    own_devices_.erase(own);
+                });
+                own->second = runtime_.add_client_device_here(name, number_, std::move(opening->device));
+                const PdId pd = pd_for(own->second, 0);
+                take_back.keep();
+                reply<wire::ShareContext>(std::move(opening->node), id,
+                                          {.has_kernel = 1,
+                                           .driver_id = opening->context.driver_id,
+                                           .pd = pd,
+                                           .verbs_handle = runtime_.pd_handle_here(pd)},
+                                          std::move(back));
+                log_info("client {} has a context of its own of device \"{}\", and registers memory there", number_,
+                         name);
+            } catch (const std::exception& error) {
+                refuse<wire::ShareContext>(std::move(opening->node), id, error);
+            }
+        });
+}
+
+void AttachedClient::begin(std::uint64_t id, const wire::FindKey& asked) {
+    const bool is_default = std::any_of(default_pds_.begin(), default_pds_.end(),
+                                        [&](const auto& known) { return known.second == asked.pd; });
+    if (!is_default) {
+        require_own(pds_, asked.pd, "protection domain");
+    }
+    const auto search = std::make_shared<UseSearch>();
+    const auto begun = std::make_shared<bool>(false);
+    auto its = errand<wire::FindKey>(id, asked.pd, [search](const std::exception_ptr& failure) -> wire::KeyFound {
+        if (failure) {
+            std::rethrow_exception(failure);
+        }
+        return {.in_use = search->user() != nullptr};
+    });
+    its->ready = [this, search, begun, asked] {
+        if (!*begun) {
+            *search = runtime_.search_key_here(asked.pd, asked.lkey);
+            *begun = true;
+        }
+        return search->over();
+    };
+    send_elsewhere(std::move(its));
 }
 
 }  // namespace pollcore

@@ -153,9 +153,10 @@ PdId AttachedClient::pd_for(const std::string& device, PdId asked) {
 }
 
 std::string AttachedClient::device_name(const NameText& device) const {
-    const std::string name = device.string();
-    (void)runtime_.device(name);  // throws if this device does not exist
-    return name.empty() ? runtime_.config.devices.front().name : name;
+    // The device of another process is not in the configuration.
+    const std::string& name = runtime_.configured_device(device.string()).name;
+    const auto own = own_devices_.find(name);
+    return own != own_devices_.end() ? own->second : name;
 }
 
 AttachedClient::OwnQp& AttachedClient::require_qp(QpHandle handle) {
@@ -170,7 +171,7 @@ AttachedClient::OwnQp& AttachedClient::require_qp(QpHandle handle) {
 }
 
 void AttachedClient::require_may_have(std::uint32_t qkey) const {
-    if ((qkey & kPrivilegedQkey) != 0 && !net_raw_) {
+    if ((qkey & kPrivilegedQkey) != 0 && !rights_.net_raw) {
         throw Error(EPERM, fmt::format("Q_Key {:#x} has its highest bit set and is for privileged processes; use one "
                                        "without that bit, or attach "
                                        "with CAP_NET_RAW in the daemon's user namespace",
@@ -246,7 +247,7 @@ wire::Counted AttachedClient::carry_out(const wire::AskRnrCounts& asked) {
         (void)require_qp(asked.handle);
     }
     const std::optional<RnrCounts> counts =
-        asked.handle.valid() ? runtime_.rnr_counts(asked.handle) : runtime_.rnr_counts(asked.device.string());
+        asked.handle.valid() ? runtime_.rnr_counts(asked.handle) : runtime_.rnr_counts(device_name(asked.device));
     return {.known = counts.has_value(), .counts = counts.value_or(RnrCounts{})};
 }
 
@@ -255,7 +256,7 @@ wire::Counted AttachedClient::carry_out(const wire::AskRnrCounts& asked) {
 wire::Listening AttachedClient::carry_out(const wire::Listen& asked) {
     MapPlace own(listeners_, account_->take(Thing::listener));
     events_.prepare();
-    const OpenedListener opened = runtime_.listen(asked.address.string(), asked.device.string(),
+    const OpenedListener opened = runtime_.listen(asked.address.string(), device_name(asked.device),
                                                   asked.raw != 0 ? PrivateDataForm::raw : PrivateDataForm::framed);
     own.take({opened.device, opened.id});
     events_.add(ListenerHandle{.number = opened.id, .device = opened.device});
@@ -294,7 +295,7 @@ wire::PdNamed AttachedClient::carry_out(const wire::CreatePd& asked) {
     MapPlace own(pds_, account_->take(Thing::protection_domain));
     const PdId pd = runtime_.create_foreign_pd_here(device_name(asked.device), number_);
     own.take(pd);
-    return {.pd = pd};
+    return {.pd = pd, .verbs_handle = runtime_.pd_handle_here(pd)};
 }
 
 wire::Nothing AttachedClient::carry_out(const wire::ReleasePd& asked) {
@@ -425,15 +426,15 @@ wire::ControlCounted AttachedClient::carry_out(const wire::AskControlCounters&) 
 }
 
 DeviceAttributes AttachedClient::carry_out(const wire::AskDeviceAttributes& asked) {
-    return runtime_.query_device(asked.device.string());
+    return runtime_.query_device(device_name(asked.device));
 }
 
 wire::PortQueried AttachedClient::carry_out(const wire::AskPort& asked) {
-    return {.port = runtime_.query_port(asked.device.string())};
+    return {.port = runtime_.query_port(device_name(asked.device))};
 }
 
 wire::Gids AttachedClient::carry_out(const wire::AskGids& asked) {
-    const std::vector<GidAttributes> all = runtime_.gids(asked.device.string());
+    const std::vector<GidAttributes> all = runtime_.gids(device_name(asked.device));
     wire::Gids some;
     const std::size_t from = std::min<std::size_t>(asked.from, all.size());
     some.count = static_cast<std::uint32_t>(std::min(all.size() - from, wire::Gids::kMost));
@@ -444,7 +445,7 @@ wire::Gids AttachedClient::carry_out(const wire::AskGids& asked) {
 
 wire::Pkey AttachedClient::carry_out(const wire::AskPkey& asked) {
     const auto index = static_cast<std::uint32_t>(std::min<std::uint64_t>(asked.index, UINT32_MAX));
-    return {.pkey = runtime_.query_pkey(index, asked.device.string())};
+    return {.pkey = runtime_.query_pkey(index, device_name(asked.device))};
 }
 
 wire::DeviceReported AttachedClient::carry_out(const wire::AskDevice& asked) {

@@ -76,10 +76,35 @@ void AttachedState::begin(const AttachOptions& options) {
             worker_counters_.push_back(std::make_unique<WorkerCounters>());
         }
         ask_for_events();
+        if (options.own_memory) {
+            share_contexts();
+        }
     } catch (...) {
         end_reader();
         throw;
     }
+}
+
+// Comes first, because the queue pairs of this process have to be in the same context as its memory.
+void AttachedState::share_contexts() {
+    for (std::uint32_t i = 0; i < attached_.devices; ++i) {
+        const std::string device = ask(wire::AskDevice{.index = i}).name.string();
+        only_device_ = attached_.devices == 1 ? device : "";
+        std::vector<UniqueFd> descriptors;
+        const wire::ContextShared shared = ask(wire::ShareContext{.device = NameText(device)}, {}, &descriptors);
+        if (shared.has_kernel == 0) {
+            continue;
+        }
+        if (descriptors.size() != 1) {
+            throw Error(EPROTO, "the daemon does not give the descriptor of a context");
+        }
+        own_memory_.add_context(device, std::move(descriptors.front()), shared.driver_id, shared.pd,
+                                shared.verbs_handle);
+    }
+}
+
+const std::string& AttachedState::full_name(const std::string& device) const noexcept {
+    return device.empty() ? only_device_ : device;
 }
 
 void AttachedState::end_reader() noexcept {
@@ -291,10 +316,13 @@ void AttachedState::lose() noexcept {
         lost_.store(true, std::memory_order_release);
         changed_.notify_all();
     }
+    own_memory_.end();
     events_.close();
 }
 
-// The daemon is gone, and the kernel has destroyed its queue pairs (H2). So all work requests in flight end here.
+// The daemon is gone, and the kernel has destroyed its queue pairs (H2). If this process has a context of its own, the
+// kernel destroys the queue pairs there only after the last copy of the command descriptor is closed; so lose() first
+// deregisters the regions. Then all work requests in flight end here.
 // Sessions that are closed already stay as they are, because they have all their completions.
 void AttachedState::bury() noexcept {
     lose();

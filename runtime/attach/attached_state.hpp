@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "attach/own_memory.hpp"
 #include "attach/packet_socket.hpp"
 #include "attach/shared_memory.hpp"
 #include "attach/wire.hpp"
@@ -132,6 +133,9 @@ private:
                                         std::span<const int> descriptors, std::chrono::milliseconds within);
     [[nodiscard]] std::uint64_t next_id();
     void begin(const AttachOptions& options);
+    void share_contexts();
+    /// The device's name. An empty name means the only device, whose name stays empty if there are several.
+    [[nodiscard]] const std::string& full_name(const std::string& device) const noexcept;
     void end_reader() noexcept;
     void read_answers() noexcept;
     void take(wire::Packet&& packet);
@@ -148,6 +152,8 @@ private:
     UniqueFd wake_;  // wakes the reader
     wire::Attached attached_;
     HostMemory pool_counters_;
+    std::string only_device_;  // empty if there are several, or if the process has no contexts of its own
+    OwnMemory own_memory_;
     ApplicationEvents events_;
     std::vector<std::unique_ptr<WorkerCounters>> worker_counters_;
     ControlCounters control_counters_;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "attach/account.hpp"
+#include "attach/credentials.hpp"
 #include "attach/packet_socket.hpp"
 #include "attach/received_memory.hpp"
 #include "base/undo.hpp"
@@ -34,7 +35,7 @@ struct Heard {
     wire::Packet packet;
     Handed handed;
     std::shared_ptr<Account> account;  ///< for `came`: the process's account
-    bool net_raw = false;              ///< for `came`: see Peer
+    Rights rights{};                   ///< for `came`
 };
 
 class ClientInbox {

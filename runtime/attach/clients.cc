@@ -68,7 +68,7 @@ void Clients::look() noexcept {
 
 bool Clients::stop(std::chrono::milliseconds drain) {
     const std::uint64_t cut_short = counts().cut_short;
-    runtime_.call([&] { event({.type = EventType::stopping}); });
+    runtime_.call([&] { event({.type = EventType::stopping}, 0); });
     await_all_gone(drain);
     runtime_.call([&] {
         for (auto& [number, client] : clients_) {
@@ -106,9 +106,9 @@ void Clients::count(F&& change) {
 
 // ---- For the control thread ----
 
-void Clients::event(const Event& event) {
-    for (auto& [number, client] : clients_) {
-        client.attached->tell(event);
+void Clients::event(const Event& event, std::uint32_t client) {
+    for (auto& [number, each] : clients_) {
+        each.attached->tell(event, client);
     }
 }
 
@@ -221,7 +221,7 @@ void Clients::welcome(Heard& heard) {
         });
     };
     auto attached = std::make_unique<AttachedClient>(
-        runtime_, number, heard.text, heard.net_raw, std::move(heard.account),
+        runtime_, number, heard.text, heard.rights, std::move(heard.account),
         AttachedClient::Ways{.send = [this, number](ReplyNode&& node) { connections_.send(number, std::move(node)); },
                              .elsewhere = elsewhere});
     clients_.emplace(number, Client{.own_thread = std::move(own_thread), .attached = std::move(attached)});

@@ -43,7 +43,7 @@ public:
 
     // The functions of ClientHost, for the control thread.
     void connections_changed() override { look_at_all(); }
-    void event(const Event& event) override;
+    void event(const Event& event, std::uint32_t client) override;
     void connection_event(std::uint32_t client, Event&& event) noexcept override;
     bool session_broken(std::uint32_t session) override;
     void runtime_stops() override;

@@ -54,11 +54,11 @@ std::uint64_t memory_coming(const wire::Packet& packet) noexcept {
 
 }  // namespace
 
-Connection::Connection(std::uint32_t number, ForeignFd socket, std::string who, bool net_raw,
+Connection::Connection(std::uint32_t number, ForeignFd socket, std::string who, Rights rights,
                        std::shared_ptr<Account> account, Ways ways, std::shared_ptr<std::atomic<int>> living)
     : number_(number),
       who_(std::move(who)),
-      net_raw_(net_raw),
+      rights_(rights),
       account_(std::move(account)),
       ways_(std::move(ways)),
       living_(std::move(living)),
@@ -212,7 +212,7 @@ bool Connection::read_one() {
                     .packet = {},
                     .handed = {},
                     .account = account_,
-                    .net_raw = net_raw_});
+                    .rights = rights_});
     }
     ++asked_;
     ways_.hear({.what = Heard::What::said,

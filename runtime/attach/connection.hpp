@@ -35,8 +35,8 @@ public:
     };
 
     /// `living` counts the connections that exist. A connection whose thread waits may outlive the Connections object
-    /// that has made it. `net_raw` is Peer::net_raw.
-    Connection(std::uint32_t number, ForeignFd socket, std::string who, bool net_raw, std::shared_ptr<Account> account,
+    /// that has made it.
+    Connection(std::uint32_t number, ForeignFd socket, std::string who, Rights rights, std::shared_ptr<Account> account,
                Ways ways, std::shared_ptr<std::atomic<int>> living);
     ~Connection();
     Connection(const Connection&) = delete;
@@ -63,7 +63,7 @@ private:
 
     const std::uint32_t number_;
     const std::string who_;
-    const bool net_raw_;
+    const Rights rights_;
     const std::shared_ptr<Account> account_;
     const Ways ways_;
     const std::shared_ptr<std::atomic<int>> living_;

@@ -69,7 +69,8 @@ Connections::Connections(const AttachConfig& config, std::uint32_t queue_pairs, 
       place_(config),
       listener_(std::make_unique<ListeningSocket>(place_)),
       config_(config),
-      allowed_(config) {
+      allowed_(config),
+      own_memory_(config.own_memory) {
     if (!epoll_.valid()) {
         throw Error(errno, "no epoll for the attach server");
     }
@@ -107,11 +108,13 @@ void Connections::stop() noexcept {
 
 void Connections::configure(const AttachConfig& config) {
     AllowList allowed(config);
+    AllowList own_memory(config.own_memory);
     std::vector<std::uint32_t> unwelcome;
     {
         const std::lock_guard lock(mutex_);
         config_ = config;
         allowed_ = std::move(allowed);
+        own_memory_ = std::move(own_memory);
         for (const auto& [number, entry] : connections_) {
             entry.account->set_limits(process_limits(config));
             if (!allowed_.allows(entry.peer)) {
@@ -324,7 +327,8 @@ void Connections::welcome(ForeignFd socket) {
     }
     watch(peer.pidfd.get(), number);
     auto connection =
-        std::make_shared<Connection>(number, std::move(socket), who, peer.net_raw, account,
+        std::make_shared<Connection>(number, std::move(socket), who,
+                                     Rights{.net_raw = peer.net_raw, .own_memory = own_memory_.allows(peer)}, account,
                                      Connection::Ways{.may_come =
                                                           [this, who](int its_socket) {
                                                               if (closed_.load(std::memory_order_acquire)) {

@@ -119,6 +119,7 @@ private:
     std::mutex mutex_;
     AttachConfig config_;
     AllowList allowed_;
+    AllowList own_memory_;
     std::map<std::uint32_t, Entry> connections_;
     std::map<std::uint32_t, std::weak_ptr<Account>> users_;
     // The number of connections that exist, including connections for which leave() was called.

@@ -146,6 +146,12 @@ AllowList::AllowList(const AttachConfig& config) : all_(config.users.empty() && 
     }
 }
 
+AllowList::AllowList(const AttachConfig::OwnMemory& config) : all_(config.all) {
+    for (const std::string& user : config.users) {
+        users_.push_back(user_id(user));
+    }
+}
+
 bool AllowList::allows(const Peer& peer) const noexcept {
     const auto in_group = [&](gid_t group) {
         return peer.gid == group || std::find(peer.groups.begin(), peer.groups.end(), group) != peer.groups.end();

@@ -26,6 +26,12 @@ struct Peer {
     [[nodiscard]] std::string describe() const;
 };
 
+/// What a process may do beyond attaching.
+struct Rights {
+    bool net_raw = false;     ///< Peer::net_raw
+    bool own_memory = false;  ///< AttachConfig::own_memory
+};
+
 /// Returns the process that connected `socket`, with the user and the groups that it had when it connected. Throws
 /// Error if the process has ended.
 [[nodiscard]] Peer peer_of(int socket);
@@ -36,6 +42,7 @@ public:
     AllowList() = default;
     /// Throws Error(EINVAL) for a user or group that this machine does not know.
     explicit AllowList(const AttachConfig& config);
+    explicit AllowList(const AttachConfig::OwnMemory& config);
     [[nodiscard]] bool allows(const Peer& peer) const noexcept;
 
 private:

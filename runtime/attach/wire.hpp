@@ -82,6 +82,8 @@ enum class Kind : std::uint16_t {
     query_port,
     query_gids,
     query_pkey,
+    share_context,
+    find_key,
     end,            ///< the number of kinds
     event = 0x100,  ///< from the daemon, unasked
 };
@@ -322,7 +324,7 @@ struct Reject {
 
 struct PdNamed {
     PdId pd = 0;
-    std::uint32_t reserved = 0;
+    std::uint32_t verbs_handle = 0;  ///< ibv_pd::handle, for regions that the process registers itself
 };
 struct CreatePd {
     static constexpr Kind kKind = Kind::create_pd;
@@ -614,6 +616,31 @@ struct AskPkey {
     using Answered = Pkey;
     NameText device;
     std::uint64_t index = 0;
+};
+
+/// The answer comes with the command descriptor of a context of the process's own, unless the device has no kernel
+/// behind it.
+struct ContextShared {
+    std::uint32_t has_kernel = 0;
+    std::uint32_t driver_id = 0;     ///< ib_uverbs_ioctl_hdr::driver_id
+    PdId pd = 0;                     ///< the process's default protection domain
+    std::uint32_t verbs_handle = 0;  ///< ibv_pd::handle of that domain
+};
+/// Asks for a context of the process's own. Comes before any other request about the device.
+struct ShareContext {
+    static constexpr Kind kKind = Kind::share_context;
+    using Answered = ContextShared;
+    NameText device;
+};
+struct KeyFound {
+    std::uint64_t in_use = 0;
+};
+/// Whether work requests of the process name the key of a region that it has registered itself.
+struct FindKey {
+    static constexpr Kind kKind = Kind::find_key;
+    using Answered = KeyFound;
+    PdId pd = 0;
+    std::uint32_t lkey = 0;
 };
 
 /// The body of an event, which the daemon sends unasked.

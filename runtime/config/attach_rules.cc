@@ -110,6 +110,35 @@ std::string AccountsRule::print(const Value& value) const {
     return "[" + out + "]";
 }
 
+std::string OwnMemoryRule::accepted() const {
+    return fmt::format("\"on\", \"off\", or {}", AccountsRule{AccountKind::user}.accepted());
+}
+
+Parsed<OwnMemoryRule::Value> OwnMemoryRule::read(const TomlNode& node) const {
+    if (node.type == TomlNode::Type::text && (node.text == "on" || node.text == "off")) {
+        return Value{.all = node.text == "on", .users = {}};
+    }
+    if (node.type != TomlNode::Type::list) {
+        return wrong_type(node, "\"on\", \"off\" or a list of strings");
+    }
+    auto users = AccountsRule{AccountKind::user}.read(node);
+    if (const auto* reason = std::get_if<Reason>(&users)) {
+        return *reason;
+    }
+    return Value{.all = false, .users = std::get<AccountsRule::Value>(std::move(users))};
+}
+
+Refusal OwnMemoryRule::check(const Value& value) const {
+    if (value.all && !value.users.empty()) {
+        return "all processes are named, and single users, too";
+    }
+    return AccountsRule{AccountKind::user}.check(value.users);
+}
+
+std::string OwnMemoryRule::print(const Value& value) const {
+    return value.all ? "\"on\"" : value.users.empty() ? "\"off\"" : AccountsRule{AccountKind::user}.print(value.users);
+}
+
 std::string ModeRule::accepted() const {
     return "the permissions in octal, as chmod(1) takes them, such as \"0660\"";
 }

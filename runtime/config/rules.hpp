@@ -161,6 +161,16 @@ struct AccountsRule {
     [[nodiscard]] std::string print(const Value& value) const;
 };
 
+/// "on", "off", or several users of the machine.
+struct OwnMemoryRule {
+    using Value = AttachConfig::OwnMemory;
+
+    [[nodiscard]] std::string accepted() const;
+    [[nodiscard]] Parsed<Value> read(const TomlNode& node) const;
+    [[nodiscard]] Refusal check(const Value& value) const;
+    [[nodiscard]] std::string print(const Value& value) const;
+};
+
 /// Permissions of a socket, in octal.
 struct ModeRule {
     using Value = std::uint32_t;

@@ -104,6 +104,7 @@ void each_field(const AttachConfig& attach, const Cpus&, Visit&& visit) {
     visit(optional_if(any, "mode", kOnly), &AttachConfig::mode, ModeRule{});
     visit(optional_if(any, "users", kOnly), &AttachConfig::users, AccountsRule{AccountKind::user});
     visit(optional_if(any, "groups", kOnly), &AttachConfig::groups, AccountsRule{AccountKind::group});
+    visit(optional_if(any, "own_memory", kOnly), &AttachConfig::own_memory, OwnMemoryRule{});
     visit(optional_if(any, "clients_max", kOnly), &AttachConfig::clients_max, CountRule{1, kAttachedMax});
     visit(optional_if(any, "sessions_max", kOnly), &AttachConfig::sessions_max, CountRule{1, kSessionsPerWorkerMax});
     visit(optional_if(any, "queue_pairs_max", kOnly), &AttachConfig::queue_pairs_max, CountRule{1, kQpsMax});

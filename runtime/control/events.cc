@@ -200,12 +200,15 @@ void RuntimeState::log_line_of_qp(LogLevel level, const std::optional<QpAndOwner
 // full.
 void RuntimeState::tell_application(Event event, const DeviceSlot& device, const WorkerSlot* worker) noexcept {
     try {
-        event.device = device.config.name;
+        event.device = device.client != 0 ? device.shared_name : device.config.name;
         if (worker != nullptr) {
             event.worker = worker->config.name;
         }
         if (host_ != nullptr) {
-            host_->event(event);
+            host_->event(event, device.client);
+        }
+        if (device.client != 0) {
+            return;  // the application has the device's own events
         }
         if (application_events.push(std::move(event))) {
             return;

@@ -85,6 +85,9 @@ public:
         }
     }
     std::unique_ptr<Device> open_device(const DeviceConfig& config) override { return pollcore::open_device(config); }
+    std::unique_ptr<Device> open_device_to_share(const DeviceConfig& config) override {
+        return pollcore::open_device(config, true);
+    }
     HostMemory allocate(std::size_t bytes, int numa_node, const std::string& what_for) override {
         return eal_memory(bytes, numa_node, what_for);
     }

@@ -156,14 +156,15 @@ void RuntimeState::deregister(std::uint64_t id) {
 
 UseSearch RuntimeState::search_region_here(std::uint64_t id) {
     const RegionSlot& region = regions_.at(id);
+    return region.mr != nullptr ? search_key_here(region.pd, region.mr->lkey, region.handle) : UseSearch();
+}
+
+UseSearch RuntimeState::search_key_here(PdId id, std::uint32_t lkey, MrHandle region) {
+    const PdSlot& pd = pds_.at(id);
     UseSearch search;
-    if (region.mr != nullptr) {
-        const PdSlot& pd = pds_.at(region.pd);
-        for (const auto& worker : workers_) {
-            search.add(*worker, *worker->proxy, [&](WorkerProxy& proxy) {
-                return proxy.begin_finding_key(pd.device, region.pd, region.mr->lkey, region.handle, pd.client);
-            });
-        }
+    for (const auto& worker : workers_) {
+        search.add(*worker, *worker->proxy,
+                   [&](WorkerProxy& proxy) { return proxy.begin_finding_key(pd.device, id, lkey, region, pd.client); });
     }
     return search;
 }

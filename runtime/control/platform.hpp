@@ -54,6 +54,10 @@ public:
     /// Must be called before all other functions. Writes to `report` which memory and which EAL the platform uses.
     virtual void prepare(const Config& config, RuntimeReport& report) = 0;
     [[nodiscard]] virtual std::unique_ptr<Device> open_device(const DeviceConfig& config) = 0;
+    /// Opens a device on which Device::share() will be called. Any thread.
+    [[nodiscard]] virtual std::unique_ptr<Device> open_device_to_share(const DeviceConfig& config) {
+        return open_device(config);
+    }
     /// The memory is zeroed and cache-line aligned. `numa_node` -1 means any node. Throws Error(ENOMEM), whose text
     /// names the limit to raise.
     [[nodiscard]] virtual HostMemory allocate(std::size_t bytes, int numa_node, const std::string& what_for) = 0;

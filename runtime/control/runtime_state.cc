@@ -307,17 +307,22 @@ DeviceSlot& RuntimeState::device_slot(const std::string& name) {
 
 DeviceSlot& RuntimeState::find_device(const std::string& name) {
     require_running();
-    if (name.empty() && devices_.size() == 1) {
-        return *devices_.front();
+    if (DeviceSlot* const own = client_device_here(name)) {
+        return *own;
     }
-    const auto found =
-        std::find_if(devices_.begin(), devices_.end(), [&](const auto& device) { return device->config.name == name; });
-    if (found != devices_.end()) {
-        return **found;
+    return *devices_[static_cast<std::size_t>(&configured_device(name) - config.devices.data())];
+}
+
+const DeviceConfig& RuntimeState::configured_device(const std::string& name) const {
+    if (name.empty() && config.devices.size() == 1) {
+        return config.devices.front();
     }
     std::vector<std::string> names;
-    for (const auto& device : devices_) {
-        names.push_back(device->config.name);
+    for (const DeviceConfig& device : config.devices) {
+        if (device.name == name) {
+            return device;
+        }
+        names.push_back(device.name);
     }
     throw Error(ENODEV, name.empty() ? fmt::format("which device? The configuration has: {}", fmt::join(names, ", "))
                                      : fmt::format("no device \"{}\" in the configuration, which has: {}", name,

@@ -4,6 +4,7 @@
 //   sessions.cc           opening and closing      queue_pair_ends.cc    closing and resetting (H1)
 //   memory.cc             domains, regions         completion_queues.cc  which CQ a queue goes to
 //   windows.cc            memory windows           connecting.cc         listeners, rdma_cm or names, their events
+//   client_devices.cc     devices of attached processes
 //   address_handles.cc    address handles          events.cc             events of devices and reports of workers
 //   workers.cc            starting workers         flow_control.cc       flow control of queue pairs
 //   shared_receive_queues.cc, receive_pools.cc
@@ -50,7 +51,11 @@ namespace pollcore {
 struct DeviceSlot {
     DeviceConfig config;
     std::uint32_t index = 0;
-    std::unique_ptr<Device> device;
+    /// The attached process for which the device was opened once more, and the device's name in the configuration. 0:
+    /// it is a device of the configuration, for all.
+    std::uint32_t client = 0;
+    std::string shared_name;
+    std::unique_ptr<Device> device;  // null: the process has ended, and the slot is free
     std::unique_ptr<Connector> connector;
     std::map<std::uint32_t, std::unique_ptr<ThreadDomain>> domains;        // by worker
     std::map<std::uint32_t, std::unique_ptr<CompletionChannel>> channels;  // by worker, for workers that may sleep
@@ -280,7 +285,8 @@ public:
     virtual void connections_changed() = 0;
     /// An event of a connection: of a queue pair of process `client`, or of a listener of any process.
     virtual void connection_event(std::uint32_t client, Event&& event) noexcept = 0;
-    virtual void event(const Event& event) = 0;
+    /// `client` is the process whose own device the event comes from, or 0 if the event is for all.
+    virtual void event(const Event& event, std::uint32_t client) = 0;
     /// The session's rings contain data that a correct session never writes. Returns false if the session belongs to
     /// none of the served processes.
     virtual bool session_broken(std::uint32_t session) = 0;
@@ -481,6 +487,17 @@ public:
     [[nodiscard]] PdId create_foreign_pd_here(const std::string& device, std::uint32_t client);
     /// Returns false if the domain is still in use. The domain then stays.
     [[nodiscard]] bool release_pd_here(PdId pd);
+    /// Adds a device that was opened for process `client` alone. Returns the name by which the other functions know it.
+    /// Throws Error, and closes the device, if a worker may sleep.
+    [[nodiscard]] std::string add_client_device_here(const std::string& name, std::uint32_t client,
+                                                     std::unique_ptr<Device> opened);
+    /// Called when the process ends: from now on its objects on this device end, whatever it does to keep them.
+    void let_go_of_client_device_here(const std::string& name) noexcept;
+    /// Closes a device of add_client_device_here(), on which only idle CQs are left.
+    void remove_client_device_here(const std::string& name) noexcept;
+    [[nodiscard]] std::uint32_t pd_handle_here(PdId pd) const { return pds_.at(pd).pd->handle; }
+    /// Searches for work requests that name `lkey`, or bind a window to `region`.
+    [[nodiscard]] UseSearch search_key_here(PdId pd, std::uint32_t lkey, MrHandle region = {});
     [[nodiscard]] RegionPlan plan_region_here(void* data, std::size_t bytes, std::uint64_t iova, Access access,
                                               const std::string& device, PdId pd);
     /// Takes ownership of `mr`, unless it throws.
@@ -550,6 +567,8 @@ public:
     ApplicationEvents application_events;
     [[nodiscard]] WorkerSlot& worker(std::size_t index);
     [[nodiscard]] Device& device(const std::string& name);
+    /// An empty name means the only device. Throws Error(ENODEV) if the configuration has no such device.
+    [[nodiscard]] const DeviceConfig& configured_device(const std::string& name) const;
 
 private:
     // An attempt to connect, and its outcome. With Report::to_waiter, the thread that called connect() or accept()
@@ -739,6 +758,10 @@ private:
     void fail_qp(const ibv_qp* qp, Status cause);
     void replace_cq(WorkerSlot& worker, std::uint32_t index);
     [[nodiscard]] std::uint32_t worker_index(const WorkerSlot& worker) const;
+
+    // client_devices.cc
+    [[nodiscard]] DeviceSlot* client_device_here(const std::string& name) noexcept;
+    void remove_client_device_here(DeviceSlot& device) noexcept;
 
     // memory.cc
     [[nodiscard]] PdId pd_of(DeviceSlot& device, PdId pd) const;

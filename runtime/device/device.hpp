@@ -92,6 +92,12 @@ public:
     virtual ~ThreadDomain() = default;
 };
 
+/// By which another process registers its own memory in this device's context.
+struct SharedContext {
+    int command_fd = -1;          ///< the device owns it
+    std::uint32_t driver_id = 0;  ///< ib_uverbs_ioctl_hdr::driver_id
+};
+
 struct CqOptions {
     std::uint32_t cqe = 0;                ///< entries wanted; the device may give more
     ThreadDomain* domain = nullptr;       ///< null: any thread may use the CQ
@@ -154,6 +160,14 @@ public:
     [[nodiscard]] virtual std::vector<GidEntry> gids() = 0;
     /// Returns entry `index` of the port's P_Key table, in host byte order. ibv_query_pkey(3).
     [[nodiscard]] virtual std::uint16_t query_pkey(std::uint32_t index) = 0;
+
+    /// Returns what another process needs to register memory in this context, or nothing if no kernel stands behind the
+    /// device. The other process can then destroy each object of the context. So from now on destroy() succeeds if the
+    /// object is gone already.
+    [[nodiscard]] virtual std::optional<SharedContext> share() { return std::nullopt; }
+    /// After share(): from now on destroy() also succeeds if the other process keeps the object in use. The object then
+    /// ends with the context, when no process has a copy of its descriptor.
+    virtual void let_go() noexcept {}
 
     [[nodiscard]] virtual std::unique_ptr<ThreadDomain> create_thread_domain() = 0;
     [[nodiscard]] virtual ibv_pd* create_pd() = 0;

@@ -33,10 +33,10 @@ std::unique_ptr<Device> open_soft(const DeviceConfig& config) {
 
 }  // namespace
 
-std::unique_ptr<Device> open_device(const DeviceConfig& config) {
+std::unique_ptr<Device> open_device(const DeviceConfig& config, bool to_share) {
     switch (config.kind) {
         case DeviceConfig::Kind::soft: return open_soft(config);
-        case DeviceConfig::Kind::verbs: return VerbsDevice::open(config.verbs_name, config.port);
+        case DeviceConfig::Kind::verbs: return VerbsDevice::open(config.verbs_name, config.port, to_share);
     }
     throw Error(EINVAL, fmt::format("device '{}' is of a kind that this pollcore does not know", config.name));
 }

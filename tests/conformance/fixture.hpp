@@ -4,7 +4,7 @@
 //   POLLCORE_TEST_DEVICE=soft            the software device (default); soft:rxe, soft:mlx5: with the provider's habits
 //   POLLCORE_TEST_DEVICE=verbs:rxe0      a verbs device; POLLCORE_TEST_ADDRESS is an address of its port
 //   POLLCORE_TEST_DEVICE=verbs:mlx5_0    a device of libmlx5: a NIC, or the model of tests/mlx5_model
-//   POLLCORE_TEST_ATTACH=yes             the tests attach to a pollcored
+//   POLLCORE_TEST_ATTACH=yes             the tests attach to a pollcored; own: with a context of their own
 //   POLLCORE_TEST_POLL=plain             CQs are polled by ibv_poll_cq; extended (default): by ibv_start_poll
 //   POLLCORE_TEST_SLEEP=yes              an idle worker sleeps until a completion event comes
 // Where a device's answer differs from the specification's answer, expected() names both. The table in

@@ -6,6 +6,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -23,6 +24,11 @@ namespace pollcore::testing {
     static const bool attached = std::getenv("POLLCORE_TEST_ATTACH") != nullptr;
     return attached;
 }
+/// POLLCORE_TEST_ATTACH=own: each attachment has a context of its own (AttachOptions::own_memory).
+[[nodiscard]] inline bool own_contexts() {
+    static const bool own = attached_tests() && std::string_view(std::getenv("POLLCORE_TEST_ATTACH")) == "own";
+    return own;
+}
 
 /// A pollcored that keeps running from one test to the next, as long as the tests need the same configuration.
 class SharedDaemon {
@@ -34,6 +40,7 @@ public:
         config.attach.queue_pairs_max = 4096;
         config.attach.work_requests_max = 1u << 24;
         config.attach.sessions_max = 1024;
+        config.attach.own_memory.all = own_contexts();
         const std::string text = print_config(config);
         if (shared.process_ == nullptr || text != shared.text_ || shared.process_->wait(std::chrono::milliseconds(0))) {
             shared.process_.reset();  // kills the daemon; tests/attach tests its orderly end
@@ -110,7 +117,9 @@ private:
         Made made;
         if (attached_tests()) {
             set_log_level(config.log_level);
-            made.attached = std::make_unique<Open<Attachment>>(test::patient({.path = SharedDaemon::serve(config)}));
+            AttachOptions options = test::patient({.path = SharedDaemon::serve(config)});
+            options.own_memory = own_contexts();
+            made.attached = std::make_unique<Open<Attachment>>(options);
         } else {
             made.embedded = std::make_unique<Open<Runtime>>(config);
         }

@@ -41,7 +41,8 @@ using AllRequests =
                wire::ArmLimit, wire::AskSrqLimit, wire::CreatePool, wire::ClosePool, wire::AskHeldBuffers,
                wire::AskWorkerCounters, wire::AskControlCounters, wire::AskDevice, wire::BeginConnect,
                wire::BeginAccept, wire::BeginEnding, wire::Cancel, wire::NextEvents, wire::ModifyQp, wire::AskQp,
-               wire::AskDeviceAttributes, wire::AskPort, wire::AskGids, wire::AskPkey>;
+               wire::AskDeviceAttributes, wire::AskPort, wire::AskGids, wire::AskPkey, wire::ShareContext,
+               wire::FindKey>;
 
 class Fuzzer {
 public:

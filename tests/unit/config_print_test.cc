@@ -238,6 +238,10 @@ public:
             made.attach.users = pick<std::vector<std::string>>({{}, {"root"}, {"root", "1000"}});
             made.attach.groups = pick<std::vector<std::string>>({{}, {"root"}});
             made.attach.clients_max = static_cast<std::uint32_t>(number(1, kAttachedMax));
+            made.attach.own_memory.all = number(0, 1) == 1;
+            if (!made.attach.own_memory.all && number(0, 1) == 1) {
+                made.attach.own_memory.users = {"root", "65534"};
+            }
             made.attach.sessions_max = static_cast<std::uint32_t>(number(1, kSessionsPerWorkerMax));
             made.attach.queue_pairs_max = static_cast<std::uint32_t>(number(1, kQpsMax));
             made.attach.work_requests_max = pick<std::uint64_t>({1, 65536, 1ull << 32});

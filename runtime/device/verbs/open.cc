@@ -14,6 +14,7 @@
 #include <fmt/ranges.h>
 #include <infiniband/mlx5dv.h>
 
+#include "base/without_capabilities.hpp"
 #include "device/verbs/verbs_device.hpp"
 #include "device/verbs/verbs_error.hpp"
 #include "pollcore/limits.hpp"
@@ -120,10 +121,18 @@ std::uint32_t at_least_zero(int value) {
 
 }  // namespace
 
-std::unique_ptr<VerbsDevice> VerbsDevice::open(const std::string& name, std::uint8_t port) {
+std::unique_ptr<VerbsDevice> VerbsDevice::open(const std::string& name, std::uint8_t port, bool to_share) {
     const DeviceList list;
     ibv_device* device = find(list, name);
+    // mlx5 gives whoever uses a context what the capabilities of its opener permit (DEVX). With another driver the
+    // threads that post keep the credentials of the opener, because Soft-RoCE posts by write(2), which only they may
+    // do.
+    std::optional<WithoutCapabilities> without;
+    if (to_share && mlx5dv_is_supported(device)) {
+        without.emplace();
+    }
     UniqueContext context(ibv_open_device(device));
+    without.reset();
     if (context == nullptr) {
         const int error = errno != 0 ? errno : EIO;
         throw verbs_error(error, fmt::format("cannot open RDMA device {} (/dev/infiniband/{})",

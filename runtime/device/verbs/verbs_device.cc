@@ -397,30 +397,30 @@ bool VerbsDevice::writes_in_order(ibv_qp* qp) {
 
 int VerbsDevice::destroy(ibv_pd* pd) noexcept {
     for (VerbsThreadDomain* domain : domains_) {
-        if (const int error = domain->drop(pd); error != 0) {
+        if (const int error = destroyed(domain->drop(pd)); error != 0) {
             return error;
         }
     }
-    return verbs_result(ibv_dealloc_pd(pd));
+    return destroyed(verbs_result(ibv_dealloc_pd(pd)));
 }
 
 int VerbsDevice::destroy(ibv_ah* ah) noexcept {
-    return verbs_result(ibv_destroy_ah(ah));
+    return destroyed(verbs_result(ibv_destroy_ah(ah)));
 }
 int VerbsDevice::destroy(ibv_cq* cq) noexcept {
-    return verbs_result(ibv_destroy_cq(cq));
+    return destroyed(verbs_result(ibv_destroy_cq(cq)));
 }
 int VerbsDevice::destroy(ibv_qp* qp) noexcept {
-    return verbs_result(ibv_destroy_qp(qp));
+    return destroyed(verbs_result(ibv_destroy_qp(qp)));
 }
 int VerbsDevice::destroy(ibv_srq* srq) noexcept {
-    return verbs_result(ibv_destroy_srq(srq));
+    return destroyed(verbs_result(ibv_destroy_srq(srq)));
 }
 int VerbsDevice::destroy(ibv_mr* mr) noexcept {
-    return verbs_result(ibv_dereg_mr(mr));
+    return destroyed(verbs_result(ibv_dereg_mr(mr)));
 }
 int VerbsDevice::destroy(ibv_mw* window) noexcept {
-    return verbs_result(ibv_dealloc_mw(window));
+    return destroyed(verbs_result(ibv_dealloc_mw(window)));
 }
 
 std::optional<ibv_async_event> VerbsDevice::next_async_event() {

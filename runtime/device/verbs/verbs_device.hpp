@@ -22,7 +22,8 @@ class VerbsDevice final : public Device {
 public:
     /// Opens the device of this name, as ibv_devices(1) prints it. An empty name means the only device. Throws
     /// pollcore::Error, which lists the existing devices or says why there are none.
-    [[nodiscard]] static std::unique_ptr<VerbsDevice> open(const std::string& name, std::uint8_t port);
+    /// With `to_share`, share() may be called.
+    [[nodiscard]] static std::unique_ptr<VerbsDevice> open(const std::string& name, std::uint8_t port, bool to_share);
     ~VerbsDevice() override;
 
     [[nodiscard]] std::string describe() const override;
@@ -35,6 +36,9 @@ public:
     [[nodiscard]] ibv_port_attr query_port() override;
     [[nodiscard]] std::vector<GidEntry> gids() override;
     [[nodiscard]] std::uint16_t query_pkey(std::uint32_t index) override;
+
+    [[nodiscard]] std::optional<SharedContext> share() override;
+    void let_go() noexcept override { let_go_ = true; }
 
     [[nodiscard]] std::unique_ptr<ThreadDomain> create_thread_domain() override;
     [[nodiscard]] ibv_pd* create_pd() override;
@@ -99,7 +103,12 @@ private:
 
     [[nodiscard]] ibv_qp* create_untouching_qp(ibv_pd* pd, ibv_qp_init_attr& attr);
 
+    /// The result of destroy(). `error` is what the provider has returned.
+    [[nodiscard]] int destroyed(int error) const noexcept;
+
     UniqueContext context_;
+    bool shared_ = false;  // share() was called
+    bool let_go_ = false;  // let_go() was called
     DeviceLimits limits_;
     int numa_node_ = -1;
     std::string firmware_;

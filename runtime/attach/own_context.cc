@@ -1,0 +1,139 @@
+#include "attach/own_context.hpp"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include <rdma/ib_user_ioctl_verbs.h>
+
+#include "base/log.hpp"
+#include "base/uverbs_command.hpp"
+#include "pollcore/error.hpp"
+
+namespace pollcore {
+namespace {
+
+// The open command descriptors, for the child of a fork(2). An atomic array, because the child may lock no mutex.
+constexpr std::size_t kContextsMax = 256;
+constexpr int kNone = -1;
+
+class OpenCommands {
+public:
+    static OpenCommands& get() {
+        static OpenCommands all;
+        return all;
+    }
+    /// Throws Error(EMFILE).
+    [[nodiscard]] std::size_t add(int fd) {
+        for (std::size_t place = 0; place < kContextsMax; ++place) {
+            int none = kNone;
+            if (fds_[place].compare_exchange_strong(none, fd, std::memory_order_relaxed)) {
+                return place;
+            }
+        }
+        throw Error(EMFILE, "this process has " + std::to_string(kContextsMax) + " contexts of its own already");
+    }
+    void remove(std::size_t place) noexcept { fds_[place].store(kNone, std::memory_order_relaxed); }
+
+private:
+    OpenCommands() {
+        for (auto& fd : fds_) {
+            fd.store(kNone, std::memory_order_relaxed);
+        }
+        if (const int error = ::pthread_atfork(nullptr, nullptr, [] { get().close_all(); }); error != 0) {
+            throw Error(error, "no handler for the child of a fork");
+        }
+    }
+    // Relaxed: the child has one thread, and fork(2) orders the parent's writes before it.
+    void close_all() noexcept {
+        for (auto& fd : fds_) {
+            if (const int open = fd.exchange(kNone, std::memory_order_relaxed); open != kNone) {
+                (void)::close(open);
+            }
+        }
+    }
+
+    std::array<std::atomic<int>, kContextsMax> fds_;
+};
+
+std::uint32_t flags_of(const Access& access) noexcept {
+    return (access.local_write ? IB_UVERBS_ACCESS_LOCAL_WRITE : 0) |
+           (access.remote_write ? IB_UVERBS_ACCESS_REMOTE_WRITE : 0) |
+           (access.remote_read ? IB_UVERBS_ACCESS_REMOTE_READ : 0) |
+           (access.remote_atomic ? IB_UVERBS_ACCESS_REMOTE_ATOMIC : 0) |
+           (access.relaxed_ordering ? IB_UVERBS_ACCESS_RELAXED_ORDERING : 0);
+}
+
+}  // namespace
+
+OwnContext::OwnContext(UniqueFd command, std::uint32_t driver_id)
+    : driver_id_(driver_id), command_(std::move(command)), place_(OpenCommands::get().add(command_.get())) {}
+
+OwnContext::~OwnContext() {
+    end();
+}
+
+OwnContext::Region OwnContext::register_memory(std::uint32_t pd, const void* data, std::size_t bytes,
+                                               std::uint64_t iova, const Access& access) {
+    const std::lock_guard lock(mutex_);
+    if (!command_.valid()) {
+        throw Error(ECONNRESET, "the daemon is gone, or has ended this attachment; its log says why");
+    }
+    std::set<std::uint32_t> one{0};
+    auto node = one.extract(one.begin());  // made in advance, so that a region is not lost for lack of memory
+    const ib_uverbs_reg_mr asked{.response = 0,
+                                 .start = reinterpret_cast<std::uintptr_t>(data),
+                                 .length = bytes,
+                                 .hca_va = iova,
+                                 .pd_handle = pd,
+                                 .access_flags = flags_of(access)};
+    ib_uverbs_reg_mr_resp made{};
+    if (const int error = uverbs_command(command_.get(), driver_id_, IB_USER_VERBS_CMD_REG_MR, asked, &made);
+        error != 0) {
+        throw Error(error, "registering " + std::to_string(bytes) + " bytes of this process's own memory" +
+                               (error == ENOMEM ? ": raise this process's RLIMIT_MEMLOCK" : ""));
+    }
+    node.value() = made.mr_handle;
+    regions_.insert(std::move(node));
+    return {.handle = made.mr_handle, .lkey = made.lkey, .rkey = made.rkey};
+}
+
+int OwnContext::dereg_mr(std::uint32_t handle) const noexcept {
+    const ib_uverbs_dereg_mr asked{.mr_handle = handle};
+    return uverbs_command<ib_uverbs_dereg_mr, std::byte>(command_.get(), driver_id_, IB_USER_VERBS_CMD_DEREG_MR, asked,
+                                                         nullptr);
+}
+
+void OwnContext::deregister(std::uint32_t handle) {
+    const std::lock_guard lock(mutex_);
+    if (!command_.valid() || !regions_.contains(handle)) {
+        return;
+    }
+    if (const int error = dereg_mr(handle); error != 0 && error != ENOENT) {
+        throw Error(error, "deregistering this process's own memory");
+    }
+    regions_.erase(handle);
+}
+
+void OwnContext::end() noexcept {
+    const std::lock_guard lock(mutex_);
+    if (!command_.valid()) {
+        return;
+    }
+    for (const std::uint32_t handle : regions_) {
+        if (const int error = dereg_mr(handle); error != 0 && error != ENOENT) {
+            log_error("a region of own memory does not end: {}", std::strerror(error));
+        }
+    }
+    regions_.clear();
+    OpenCommands::get().remove(place_);
+    command_.reset();
+}
+
+}  // namespace pollcore

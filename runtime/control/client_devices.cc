@@ -1,0 +1,98 @@
+// Devices that were opened once more for one attached process, so that the process registers its own memory there.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+#include "base/undo.hpp"
+#include "control/runtime_state.hpp"
+
+namespace pollcore {
+
+std::string RuntimeState::add_client_device_here(const std::string& name, std::uint32_t client,
+                                                 std::unique_ptr<Device> opened) {
+    for (const auto& worker : workers_) {
+        if (worker->bell.valid()) {
+            throw Error(EOPNOTSUPP,
+                        fmt::format("own memory needs workers that never sleep, and worker \"{}\" may sleep",
+                                    worker->config.name));
+        }
+    }
+    const DeviceSlot& original = device_slot(name);
+    auto ended =
+        std::find_if(devices_.begin(), devices_.end(), [](const auto& slot) { return slot->device == nullptr; });
+    if (ended == devices_.end()) {
+        devices_.push_back(std::make_unique<DeviceSlot>());
+        ended = devices_.end() - 1;
+    }
+    DeviceSlot& device = **ended;
+    device.index = static_cast<std::uint32_t>(ended - devices_.begin());
+    device.config = original.config;
+    device.config.name = fmt::format("{} of client {}", name, client);
+    device.client = client;
+    device.shared_name = name;
+    device.device = std::move(opened);
+    Undo take_back([&]() noexcept { remove_client_device_here(device); });
+    device.connector = make_connector(*device.device);
+    for (std::uint32_t worker = 0; worker < workers_.size(); ++worker) {
+        device.domains.emplace(worker, device.device->create_thread_domain());
+    }
+    loop_->watch(device.device->async_fd(), [this, &device] { take_async_events(device); });
+    loop_->watch(device.connector->fd(), [this, &device] { take_connect_events(device); });
+    take_back.keep();
+    return device.config.name;
+}
+
+DeviceSlot* RuntimeState::client_device_here(const std::string& name) noexcept {
+    const auto found = std::find_if(devices_.begin(), devices_.end(), [&](const auto& device) {
+        return device->client != 0 && device->config.name == name;
+    });
+    return found != devices_.end() ? found->get() : nullptr;
+}
+
+void RuntimeState::let_go_of_client_device_here(const std::string& name) noexcept {
+    if (DeviceSlot* const device = client_device_here(name); device != nullptr && device->device != nullptr) {
+        device->device->let_go();
+    }
+}
+
+void RuntimeState::remove_client_device_here(const std::string& name) noexcept {
+    if (DeviceSlot* const device = client_device_here(name)) {
+        remove_client_device_here(*device);
+    }
+}
+
+// The slot stays in its place, empty, because the index of a device must not change.
+void RuntimeState::remove_client_device_here(DeviceSlot& device) noexcept {
+    for (const auto& worker : workers_) {
+        for (std::uint32_t i = 0; i < worker->cqs.size(); ++i) {
+            if (worker->cqs[i] == nullptr || worker->cqs[i]->device != device.index) {
+                continue;
+            }
+            try {
+                worker->proxy->remove_cq(i);
+                worker->cqs[i].reset();
+            } catch (const std::exception& error) {
+                log_error("a completion queue of device \"{}\" does not end: {}", device.config.name, error.what());
+                return;  // the worker polls it, so the device must stay
+            }
+        }
+    }
+    if (device.connector != nullptr) {
+        loop_->forget(device.connector->fd());
+        device.connector.reset();
+    }
+    if (device.device != nullptr) {
+        loop_->forget(device.device->async_fd());
+    }
+    device.channels.clear();
+    device.domains.clear();
+    device.polls_logged.clear();
+    device.device.reset();
+    device.config = {};
+    device.shared_name.clear();
+    device.client = 0;
+    device.lost = device.removed = false;
+}
+
+}  // namespace pollcore

@@ -1,0 +1,62 @@
+// A context whose command descriptor is given to another process.
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include <cerrno>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "base/uverbs_command.hpp"
+#include "device/verbs/verbs_device.hpp"
+
+namespace pollcore {
+namespace {
+
+// Whether `fd` is the kernel's file of an RDMA device.
+bool is_uverbs(int fd) {
+    struct stat status {};
+    if (::fstat(fd, &status) != 0 || !S_ISCHR(status.st_mode)) {
+        return false;
+    }
+    return std::filesystem::exists(
+        fmt::format("/sys/dev/char/{}:{}/ibdev", major(status.st_rdev), minor(status.st_rdev)));
+}
+
+// Returns the number of the kernel's driver, which each ioctl must name. No interface tells it, so this function asks
+// for the end of a region that does not exist: the kernel answers EINVAL as long as the number is wrong.
+std::optional<std::uint32_t> find_driver(int fd) {
+    constexpr std::uint32_t kDrivers = 64;
+    for (std::uint32_t driver = 0; driver < kDrivers; ++driver) {
+        const ib_uverbs_dereg_mr nothing{.mr_handle = 0xffffffff};
+        if (uverbs_command<ib_uverbs_dereg_mr, std::byte>(fd, driver, IB_USER_VERBS_CMD_DEREG_MR, nothing, nullptr) !=
+            EINVAL) {
+            return driver;
+        }
+    }
+    return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<SharedContext> VerbsDevice::share() {
+    if (!is_uverbs(context_->cmd_fd)) {
+        return std::nullopt;
+    }
+    const std::optional<std::uint32_t> driver = find_driver(context_->cmd_fd);
+    if (!driver) {
+        throw Error(EOPNOTSUPP, fmt::format("the kernel's driver of RDMA device {} takes no commands by ioctl(2): own "
+                                            "memory needs Linux 5.0 or later",
+                                            name()));
+    }
+    shared_ = true;
+    return SharedContext{.command_fd = context_->cmd_fd, .driver_id = *driver};
+}
+
+int VerbsDevice::destroyed(int error) const noexcept {
+    const bool gone = shared_ && error == ENOENT;
+    const bool left = let_go_ && error != EIO;
+    return gone || left ? 0 : error;
+}
+
+}  // namespace pollcore
