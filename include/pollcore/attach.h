@@ -1,5 +1,5 @@
-/* pollcore-client for C: the part of attach.hpp that a data path needs. attach.hpp and session.hpp describe the calls;
- * the comments here describe only the differences.
+/* pollcore-client for C: the part of attach.hpp that a data path needs. attach.hpp, session.hpp and logging.hpp
+ * describe the calls; the comments here describe only the differences.
  *
  * Objects are opaque and belong to the caller that made them. Each kind of object has a function that ends such an
  * object. With NULL, that function does nothing.
@@ -96,6 +96,14 @@ typedef int pollcore_refusal;
 POLLCORE_API const char* pollcore_error(void);
 POLLCORE_API const char* pollcore_refusal_name(pollcore_refusal refusal);
 POLLCORE_API const char* pollcore_status_name(uint8_t status);
+
+/** Levels of log lines, from the most important one. */
+enum { POLLCORE_LOG_ERROR = 0, POLLCORE_LOG_WARNING = 1, POLLCORE_LOG_INFO = 2, POLLCORE_LOG_DEBUG = 3 };
+/** Takes a line of the log. `text` is valid until the function returns. */
+typedef void pollcore_log_function(void* context, int level, const char* text);
+/** From now on `function` gets the lines, with `context`. If it is NULL, they go to stderr. */
+POLLCORE_API int pollcore_set_log_function(pollcore_log_function* function, void* context);
+POLLCORE_API int pollcore_set_log_level(int level);
 
 /** If `path` is NULL, the socket is /run/pollcore/pollcored.sock. If `name` is NULL, the kernel's name of this process
  * is used. Keeps trying the socket for `timeout_ms`. */

@@ -237,6 +237,25 @@ TEST_F(AttachTest, ALogThatNobodyReadsHoldsUpNobody) {
     EXPECT_NE(test::LogCapture(LogLevel::error).text(), "");
 }
 
+TEST_F(AttachTest, AFunctionThatTakesTheLogAndDoesNotReturnHoldsUpNobody) {
+    const test::LogCapture others(LogLevel::info);
+    std::promise<void> open;
+    std::vector<std::string> taken;
+    set_log_function([&, gate = open.get_future().share()](const LogLine& line) {
+        gate.wait();
+        taken.emplace_back(line.text);
+    });
+    Attachment daemon = attach();  // the control thread logs this
+    const Session session = daemon.open_session();
+    EXPECT_TRUE(daemon.stop());
+    open.set_value();
+    set_log_function({});
+    EXPECT_TRUE(std::any_of(taken.begin(), taken.end(), [](const std::string& line) {
+        return line.starts_with("client 1 attached: ");
+    })) << ::testing::PrintToString(taken);
+    EXPECT_EQ(others.text(), "");
+}
+
 TEST_F(AttachTest, NoNameThatAProcessGivesForgesAFieldOfTheLog) {
     const test::LogCapture log(LogLevel::info);
     Attachment daemon({.path = attach_config().path, .name = "a\", uid 0)\n"});
