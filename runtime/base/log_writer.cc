@@ -103,28 +103,23 @@ void LogQueue::set_function(std::shared_ptr<const LogFunction> function) {
     if (function != nullptr) {
         begin({});
     }
-    {
-        std::unique_lock lock(mutex_);
-        (void)flush(lock, LogWriter::kPatience);
-        function_.swap(function);
-        if (!is_on_thread()) {
-            progress_.wait(lock, [&] { return called_ == nullptr || called_ != function.get(); });
-        }
+    std::unique_lock lock(mutex_);
+    (void)flush(lock, LogWriter::kPatience);
+    function_.swap(function);
+    if (!is_on_thread()) {
+        progress_.wait(lock, [&] { return called_ == nullptr || called_ != function.get(); });
     }
-    if (function != nullptr) {
-        end();
+    if (function != nullptr && --users_ == 0) {
+        come_.notify_one();  // the thread ends when no line waits
     }
 }
 
 void LogQueue::end() noexcept {
     std::unique_lock lock(mutex_);
-    if (--users_ > 0) {
+    if (--users_ > 0 || is_on_thread()) {
         return;
     }
     come_.notify_one();
-    if (is_on_thread()) {
-        return;
-    }
     const auto over = [this] { return !running_ || users_ > 0; };
     if (!progress_.wait_for(lock, LogWriter::kPatience, over)) {
         discard();
