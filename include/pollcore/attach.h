@@ -114,9 +114,11 @@ POLLCORE_API void pollcore_detach(pollcore_attachment* attachment);
 POLLCORE_API int pollcore_lost(const pollcore_attachment* attachment);
 POLLCORE_API int pollcore_reattach(pollcore_attachment* attachment, uint32_t timeout_ms);
 
-/** If `worker` is NULL, takes the worker with the fewest sessions. If `events` is not 0, pollcore_wait may sleep. */
+/** If `worker` is NULL, takes the worker with the fewest sessions. If `events` is not 0, pollcore_wait may sleep.
+ * `name` is SessionOptions::name; NULL means no name. */
 POLLCORE_API pollcore_session* pollcore_open_session(pollcore_attachment* attachment, const char* worker,
-                                                     uint32_t submission_slots, uint32_t completion_slots, int events);
+                                                     uint32_t submission_slots, uint32_t completion_slots, int events,
+                                                     const char* name);
 POLLCORE_API void pollcore_close_session(pollcore_session* session);
 POLLCORE_API pollcore_refusal pollcore_submit(pollcore_session* session, const pollcore_work_request* request);
 /** Returns how many requests were taken, from the first on. If `refusal` is not NULL, `*refusal` becomes the reason why
@@ -164,6 +166,7 @@ typedef struct pollcore_qp_options {
     uint32_t remote_access; /**< POLLCORE_ACCESS_REMOTE_*: rights of the peer; flow control adds what it needs */
     uint32_t flow; /**< a pollcore_flow_control, equal at both ends. With POLLCORE_FLOW_RING this end only sends */
     uint32_t coalesce_signals; /**< not 0 sets QueuePairOptions::coalesce_signals */
+    const char* name;          /**< QueuePairOptions::name; NULL: no name */
 } pollcore_qp_options;
 /** Makes an RC queue pair. */
 POLLCORE_API pollcore_qp* pollcore_create_qp(pollcore_attachment* attachment, pollcore_session* session,

@@ -194,9 +194,10 @@ int pollcore_reattach(pollcore_attachment* attachment, uint32_t timeout_ms) {
 }
 
 pollcore_session* pollcore_open_session(pollcore_attachment* attachment, const char* worker, uint32_t submission_slots,
-                                        uint32_t completion_slots, int events) {
+                                        uint32_t completion_slots, int events, const char* name) {
     return make<pollcore_session>([&] {
-        return attachment->attachment.open_session({.worker = text(worker),
+        return attachment->attachment.open_session({.name = text(name),
+                                                    .worker = text(worker),
                                                     .submission_slots = submission_slots,
                                                     .completion_slots = completion_slots,
                                                     .events = events != 0});
@@ -293,7 +294,8 @@ pollcore_qp* pollcore_create_qp(pollcore_attachment* attachment, pollcore_sessio
     return make<pollcore_qp>([&] {
         require_access(options->remote_access, kRemoteAccess);
         return attachment->attachment.create_queue_pair(
-            {.device = text(options->device),
+            {.name = text(options->name),
+             .device = text(options->device),
              .shares = {{.session = &session->session, .send_depth = options->send_depth}},
              .recv_depth = options->recv_depth,
              .sges_max = options->sges_max != 0 ? options->sges_max : 1,

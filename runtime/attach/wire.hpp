@@ -26,7 +26,7 @@ namespace pollcore::wire {
 inline constexpr std::uint32_t kMagic = 0x61436c50;  // "PlCa"
 /// The process and the daemon need the same version. Otherwise the daemon answers with its version in the error text,
 /// and closes the connection.
-inline constexpr std::uint16_t kVersion = 5;
+inline constexpr std::uint16_t kVersion = 6;
 inline constexpr std::size_t kDescriptorsMax = 4;
 
 enum class Kind : std::uint16_t {
@@ -162,6 +162,7 @@ struct OpenSession {
     std::uint32_t wide = 0;
     std::uint32_t events = 0;
     std::uint32_t device_time = 0;
+    NameText name;
 };
 struct CloseSession {
     static constexpr Kind kKind = Kind::close_session;

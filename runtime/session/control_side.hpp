@@ -65,6 +65,7 @@ struct QpSpec {
     bool separate_cqs = false;
     bool coalesce_signals = false;
     std::array<std::uint8_t, 5> reserved{};
+    NameText name;
 };
 
 /// SharedReceiveQueueOptions.

@@ -133,7 +133,7 @@ static void keep_line(void* context, int level, const char* text) {
 
 /* A region cannot end while a receive names it: the log says so, to a function of this program. */
 static void take_a_log_line(pollcore_attachment* daemon, pollcore_session* session) {
-    const pollcore_qp_options options = {.send_depth = 4, .recv_depth = 4};
+    const pollcore_qp_options options = {.send_depth = 4, .recv_depth = 4, .name = "c qp"};
     pollcore_region* region = pollcore_allocate(daemon, 4096, POLLCORE_ACCESS_LOCAL_WRITE, NULL);
     pollcore_qp* qp = pollcore_create_qp(daemon, session, &options);
     REQUIRE(region != NULL && qp != NULL);
@@ -159,9 +159,10 @@ int main(int argc, char** argv) {
 
     pollcore_attachment* daemon = pollcore_attach(argv[1], "c-client", 5000);
     REQUIRE(daemon != NULL);
-    pollcore_session* session = pollcore_open_session(daemon, NULL, 64, 64, 1);
+    pollcore_session* session = pollcore_open_session(daemon, NULL, 64, 64, 1, "c session");
     REQUIRE(session != NULL && pollcore_event_fd(session) >= 0);
-    REQUIRE(pollcore_open_session(daemon, "no such worker", 64, 64, 0) == NULL && pollcore_error()[0] != '\0');
+    REQUIRE(pollcore_open_session(daemon, "no such worker", 64, 64, 0, NULL) == NULL && pollcore_error()[0] != '\0');
+    REQUIRE(pollcore_open_session(daemon, NULL, 64, 64, 0, "\n") == NULL && strstr(pollcore_error(), "\\x0a") != NULL);
     pollcore_region* region =
         pollcore_allocate(daemon, 8192, POLLCORE_ACCESS_LOCAL_WRITE | POLLCORE_ACCESS_REMOTE_WRITE, NULL);
     REQUIRE(region != NULL);
