@@ -13,27 +13,6 @@ namespace {
 
 constexpr std::size_t kColumns = 110;
 
-std::string wrapped(const std::string& text, std::size_t first, std::size_t indent) {
-    std::string lines;
-    std::size_t column = first;
-    std::size_t at = 0;
-    while (at < text.size()) {
-        const std::size_t end = std::min(text.find(' ', at), text.size());
-        const std::string word = text.substr(at, end - at);
-        if (column > indent && column + 1 + word.size() > kColumns) {
-            lines += "\n" + std::string(indent, ' ');
-            column = indent;
-        } else if (column > indent) {
-            lines += ' ';
-            ++column;
-        }
-        lines += word;
-        column += word.size();
-        at = end + 1;
-    }
-    return lines;
-}
-
 /// Escapes text for man(7). A dash stays the dash of an option, and a dot at the beginning does not become a troff
 /// request.
 std::string escaped(std::string_view text) {
@@ -137,16 +116,37 @@ std::string value_cases(const CLI::App& app, const std::string& indent) {
 
 }  // namespace
 
+std::string wrapped(const std::string& text, std::size_t first, std::size_t indent, std::size_t columns) {
+    std::string lines;
+    std::size_t column = first;
+    std::size_t at = 0;
+    while (at < text.size()) {
+        const std::size_t end = std::min(text.find(' ', at), text.size());
+        const std::string word = text.substr(at, end - at);
+        if (column > indent && column + 1 + word.size() > columns) {
+            lines += "\n" + std::string(indent, ' ');
+            column = indent;
+        } else if (column > indent) {
+            lines += ' ';
+            ++column;
+        }
+        lines += word;
+        column += word.size();
+        at = end + 1;
+    }
+    return lines;
+}
+
 std::string footer(const std::vector<Section>& sections) {
     std::string text;
     for (const Section& section : sections) {
         text += (text.empty() ? "" : "\n") + section.title + ":\n";
         for (const auto& [term, meaning] : section.entries) {
             if (term.empty()) {
-                text += "  " + wrapped(meaning, 2, 2) + "\n";
+                text += "  " + wrapped(meaning, 2, 2, kColumns) + "\n";
             } else {
                 const std::string start = fmt::format("  {:<3}", term);
-                text += start + " " + wrapped(meaning, start.size() + 1, start.size() + 1) + "\n";
+                text += start + " " + wrapped(meaning, start.size() + 1, start.size() + 1, kColumns) + "\n";
             }
         }
     }

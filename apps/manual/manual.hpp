@@ -1,5 +1,5 @@
-// A program's manual: the end of --help, the manual pages, the completion for bash, and --version. The pages and the
-// completion are made from the definition of the command line.
+// A program's manual: the end of --help-all, the manual pages, the completion for bash, and --version. The pages and
+// the completion are made from the definition of the command line.
 //
 // The type name of an option describes its value, for people and for bash: `{a,b}` is a or b, FILE and SOCKET are a
 // path, DEVICE is an RDMA device, or a software device.
@@ -7,6 +7,7 @@
 // Thread safety: pure functions.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,7 +33,10 @@ struct Page {
     std::vector<std::string> see_also;  ///< "pollcored(1)"
 };
 
-/// The sections as the end of --help. Set it as the footer of the command.
+/// The text in lines of at most `columns` characters. The first line begins after `first` characters that stand before
+/// it, the others with `indent` blanks.
+[[nodiscard]] std::string wrapped(const std::string& text, std::size_t first, std::size_t indent, std::size_t columns);
+/// The sections as the end of --help-all. Set it as the footer of the command.
 [[nodiscard]] std::string footer(const std::vector<Section>& sections);
 /// The page in the format of man(7), for section 1.
 [[nodiscard]] std::string manual_page(const Page& page);

@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 
 #include "manual/manual.hpp"
+#include "manual/short_help.hpp"
 
 namespace pollcore::daemon {
 

@@ -15,6 +15,7 @@ const std::map<std::string, LogLevel> kLevels{
 
 DaemonCommandLine::DaemonCommandLine(const std::string& default_config) : config_file(default_config) {
     app.footer(manual::footer(sections()));
+    auto& help = manual::ShortHelp::add_to(app);
     app.set_version_flag("--version", manual::version_text("pollcored"), "Print the version and how this was built");
     app.add_option("-c,--config", config_file, "The configuration, in TOML")->type_name("FILE")->capture_default_str();
     app.add_option("--log-level", level, "Least important lines to log")
@@ -23,6 +24,11 @@ DaemonCommandLine::DaemonCommandLine(const std::string& default_config) : config
     auto* const check_flag = app.add_flag("--check", check, "Say whether the file is accepted, and exit");
     app.add_flag("--print", print, "Print the configuration in effect, with its defaults marked, and exit")
         ->excludes(check_flag);
+    help.show(app, {{"--config"},
+                    {"--log-level", "Least important lines to log: error, warning, info, debug"},
+                    {"--check"},
+                    {"--print"},
+                    {"--version"}});
 }
 
 std::vector<manual::Section> DaemonCommandLine::sections() {

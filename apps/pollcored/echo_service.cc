@@ -27,7 +27,8 @@ EchoService::EchoService(Runtime& runtime, const ServiceConfig& config)
       pd_(runtime.create_protection_domain(config.device)),
       region_(runtime.allocate(config.memory_bytes(), Access::local(), config.device, &pd_)),
       session_(runtime.open_session(
-          {.worker = config.worker,
+          {.name = config.name,
+           .worker = config.worker,
            .submission_slots = ring_slots(std::min<std::uint64_t>(config.messages_max(), kSubmissionSlotsMax)),
            .completion_slots = ring_slots(config.messages_max()),
            .events = true,
@@ -85,7 +86,8 @@ void EchoService::tell_data_thread() noexcept {
 // ---- The reception's thread ----
 
 QueuePairOptions EchoService::queue_pair_options() {
-    return {.device = config_.device,
+    return {.name = config_.name,
+            .device = config_.device,
             .pd = &pd_,
             .shares = {{.session = &session_, .send_depth = config_.depth}},
             .recv_depth = config_.depth,

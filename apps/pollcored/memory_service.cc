@@ -11,7 +11,8 @@ MemoryService::MemoryService(Runtime& runtime, const ServiceConfig& config)
       config_(config),
       pd_(runtime.create_protection_domain(config.device)),
       region_(runtime.allocate(config.size, Access::all(), config.device, &pd_)),
-      session_(runtime.open_session({.worker = config.worker, .submission_slots = 16, .completion_slots = 16})),
+      session_(runtime.open_session(
+          {.name = config.name, .worker = config.worker, .submission_slots = 16, .completion_slots = 16})),
       qps_(config.connections_max),
       reception_(runtime, config_, *this) {}
 
@@ -25,7 +26,8 @@ std::string MemoryService::describe() const {
 
 QueuePairOptions MemoryService::queue_pair_options() {
     // The depths are the smallest that are allowed, because the service posts nothing.
-    return {.device = config_.device,
+    return {.name = config_.name,
+            .device = config_.device,
             .pd = &pd_,
             .shares = {{.session = &session_, .send_depth = 1}},
             .recv_depth = 1,

@@ -111,6 +111,7 @@ void add_options(CLI::App& command, WakeArguments& arguments) {
 }  // namespace
 
 PerfCommandLine::PerfCommandLine() {
+    auto& help = manual::ShortHelp::add_to(app);
     app.set_version_flag("--version", manual::version_text("pollperf"), "Print the version and how this was built");
     app.require_subcommand(1);
     app.get_formatter()->column_width(34);
@@ -122,6 +123,29 @@ PerfCommandLine::PerfCommandLine() {
     }
     add_options(*of_lat, lat);
     add_options(*of_wake, wake);
+    help.show(app, {{"--version"}});
+    help.show(*of_lat, {{"ADDRESS"},
+                        {"--op", "send, write, read, fetch-add, or all (send)"},
+                        {"--path", "What to measure: direct, event, runtime, attached, both, all"},
+                        {"--device", "Device as ibv_devices(1) prints it, or soft0"},
+                        {"--config", "Take device and workers from this file"},
+                        {"--attach", "Attach to the pollcored that listens here"},
+                        {"--port"},
+                        {"--size"},
+                        {"--iters", "Iterations that are timed"},
+                        {"--flow", fmt::format("Flow control of path runtime: {} (off)", flow_names())},
+                        {"--wait", "How to wait: spin, yield, event, pause, monitor"},
+                        {"--core", "CPU of the application's threads"},
+                        {"--worker-core", "CPU of the worker"},
+                        {"--brief"},
+                        {"--json"}});
+    help.show(*of_wake, {{"--device"},
+                         {"--wait", "A way for the worker to wait; may be given several times"},
+                         {"--iters"},
+                         {"--gap"},
+                         {"--core", "CPU of the application's threads"},
+                         {"--worker-core", "CPU of the worker"},
+                         {"--json"}});
 }
 
 std::vector<manual::Section> PerfCommandLine::sections() {

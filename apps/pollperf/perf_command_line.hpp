@@ -9,6 +9,7 @@
 
 #include "command_line.hpp"
 #include "manual/manual.hpp"
+#include "manual/short_help.hpp"
 
 namespace pollcore::perf {
 

@@ -1,5 +1,5 @@
-/* pollcore-client for C: the part of attach.hpp that a data path needs. attach.hpp and session.hpp describe the calls;
- * the comments here describe only the differences.
+/* pollcore-client for C: the part of attach.hpp that a data path needs. attach.hpp, session.hpp and logging.hpp
+ * describe the calls; the comments here describe only the differences.
  *
  * Objects are opaque and belong to the caller that made them. Each kind of object has a function that ends such an
  * object. With NULL, that function does nothing.
@@ -97,6 +97,14 @@ POLLCORE_API const char* pollcore_error(void);
 POLLCORE_API const char* pollcore_refusal_name(pollcore_refusal refusal);
 POLLCORE_API const char* pollcore_status_name(uint8_t status);
 
+/** Levels of log lines, from the most important one. */
+enum { POLLCORE_LOG_ERROR = 0, POLLCORE_LOG_WARNING = 1, POLLCORE_LOG_INFO = 2, POLLCORE_LOG_DEBUG = 3 };
+/** Takes a line of the log. `text` is valid until the function returns. */
+typedef void pollcore_log_function(void* context, int level, const char* text);
+/** From now on `function` gets the lines, with `context`. If it is NULL, they go to stderr. */
+POLLCORE_API int pollcore_set_log_function(pollcore_log_function* function, void* context);
+POLLCORE_API int pollcore_set_log_level(int level);
+
 /** If `path` is NULL, the socket is /run/pollcore/pollcored.sock. If `name` is NULL, the kernel's name of this process
  * is used. Keeps trying the socket for `timeout_ms`. */
 POLLCORE_API pollcore_attachment* pollcore_attach(const char* path, const char* name, uint32_t timeout_ms);
@@ -106,9 +114,11 @@ POLLCORE_API void pollcore_detach(pollcore_attachment* attachment);
 POLLCORE_API int pollcore_lost(const pollcore_attachment* attachment);
 POLLCORE_API int pollcore_reattach(pollcore_attachment* attachment, uint32_t timeout_ms);
 
-/** If `worker` is NULL, takes the worker with the fewest sessions. If `events` is not 0, pollcore_wait may sleep. */
+/** If `worker` is NULL, takes the worker with the fewest sessions. If `events` is not 0, pollcore_wait may sleep.
+ * `name` is SessionOptions::name; NULL means no name. */
 POLLCORE_API pollcore_session* pollcore_open_session(pollcore_attachment* attachment, const char* worker,
-                                                     uint32_t submission_slots, uint32_t completion_slots, int events);
+                                                     uint32_t submission_slots, uint32_t completion_slots, int events,
+                                                     const char* name);
 POLLCORE_API void pollcore_close_session(pollcore_session* session);
 POLLCORE_API pollcore_refusal pollcore_submit(pollcore_session* session, const pollcore_work_request* request);
 /** Returns how many requests were taken, from the first on. If `refusal` is not NULL, `*refusal` becomes the reason why
@@ -156,6 +166,7 @@ typedef struct pollcore_qp_options {
     uint32_t remote_access; /**< POLLCORE_ACCESS_REMOTE_*: rights of the peer; flow control adds what it needs */
     uint32_t flow; /**< a pollcore_flow_control, equal at both ends. With POLLCORE_FLOW_RING this end only sends */
     uint32_t coalesce_signals; /**< not 0 sets QueuePairOptions::coalesce_signals */
+    const char* name;          /**< QueuePairOptions::name; NULL: no name */
 } pollcore_qp_options;
 /** Makes an RC queue pair. */
 POLLCORE_API pollcore_qp* pollcore_create_qp(pollcore_attachment* attachment, pollcore_session* session,

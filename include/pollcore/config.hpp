@@ -18,6 +18,7 @@
 #include "pollcore/export.h"
 #include "pollcore/flow_control.hpp"
 #include "pollcore/limits.hpp"
+#include "pollcore/logging.hpp"
 
 namespace pollcore {
 
@@ -204,8 +205,6 @@ struct AttachConfig {
 
     bool operator==(const AttachConfig&) const = default;
 };
-
-enum class LogLevel { error, warning, info, debug };
 
 /// The configuration of a runtime. It is read from a TOML file (config/pollcored.toml), or filled in by a program.
 struct Config {

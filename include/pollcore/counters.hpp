@@ -1,4 +1,5 @@
-// Counters. Each counter is written by one thread, and any thread may read it.
+// Counters. Each counter is written by one thread, and any thread may read it. cycles.hpp converts those that are in
+// cycles into nanoseconds.
 #pragma once
 
 #include <array>

@@ -1,4 +1,5 @@
-// The time that work requests spend in each stage. Only a sample of the requests is measured.
+// The time that work requests spend in each stage. Only a sample of the requests is measured. cycles.hpp converts
+// cycles into nanoseconds.
 //
 // Thread safety: a LatencyCounters has one writer and any number of readers; the other types are plain data.
 #pragma once

@@ -79,7 +79,8 @@ inline constexpr std::size_t kListenerBacklogMax = 128;
 /// Asynchronous events that may wait for the application. Further events are dropped and counted (Event::lost_after).
 inline constexpr std::size_t kEventsMax = 1024;
 
-/// Characters of a name in the configuration. The kernel has the same limit for device names (IBV_SYSFS_NAME_MAX - 1).
+/// Characters of a name: in the configuration, and of a session or a queue pair. The kernel has the same limit for
+/// device names (IBV_SYSFS_NAME_MAX - 1).
 inline constexpr std::size_t kNameLengthMax = 63;
 
 /// Cache lines of a write ring.

@@ -122,6 +122,9 @@ struct QpShare {
 
 /// Options of Context::create_queue_pair.
 struct QueuePairOptions {
+    /// Names the queue pair in the log and in messages, beside its number. At most kNameLengthMax printable ASCII
+    /// characters; several queue pairs may have one name. Empty: no name.
+    std::string name{};
     QpType type = QpType::rc;
     /// UD only: the key of the queue pair. Datagrams with another key are dropped. A key with its highest bit set is
     /// for programs with CAP_NET_RAW (capabilities(7)); an attached process must have that capability when it attaches.
@@ -209,7 +212,7 @@ class POLLCORE_API QueuePair {
 public:
     QueuePair() = default;
     /// Made by Context.
-    POLLCORE_INTERNAL QueuePair(std::shared_ptr<ControlSide> control, QpHandle handle) noexcept;
+    POLLCORE_INTERNAL QueuePair(std::shared_ptr<ControlSide> control, QpHandle handle, std::string name) noexcept;
     ~QueuePair();
     QueuePair(QueuePair&& other) noexcept;
     QueuePair& operator=(QueuePair&& other) noexcept;
@@ -217,6 +220,8 @@ public:
     /// Goes into WorkRequest::qp.
     [[nodiscard]] QpHandle handle() const noexcept { return handle_; }
     [[nodiscard]] bool valid() const noexcept { return control_ != nullptr; }
+    /// QueuePairOptions::name.
+    [[nodiscard]] const std::string& name() const noexcept { return name_; }
 
     /// Connects to the listener at `address`: "ADDRESS:PORT" on a verbs device, a name on a software device. Returns
     /// the private data of the listener's answer. Submit receives for the peer's first messages before this call.
@@ -292,6 +297,7 @@ private:
 
     std::shared_ptr<ControlSide> control_;
     QpHandle handle_{};
+    std::string name_;
     bool begun_ = false;  // an operation was begun; it may have ended
 };
 

@@ -30,6 +30,9 @@ namespace pollcore {
 
 /// The options of a session. They cannot be changed later.
 struct SessionOptions {
+    /// Names the session in the log and in messages, beside its number. At most kNameLengthMax printable ASCII
+    /// characters; several sessions may have one name. Empty: no name.
+    std::string name{};
     std::string worker{};                   ///< name from the configuration; empty: the worker with the fewest sessions
     std::uint32_t submission_slots = 1024;  ///< a power of two; 64 bytes each
     /// A power of two; 32 bytes each, or 64 with wide_completions. At most this many work requests are in flight.
@@ -214,7 +217,10 @@ public:
     /// Returns histograms of the time that a sample of this session's requests has spent in each stage. Any thread may
     /// call this.
     [[nodiscard]] StageLatency stage_latency() const noexcept;
+    /// The number by which logs and errors name the session.
     [[nodiscard]] std::uint32_t id() const noexcept;
+    /// SessionOptions::name. Valid as long as the session.
+    [[nodiscard]] std::string_view name() const noexcept;
     [[nodiscard]] std::uint32_t worker() const noexcept;
     [[nodiscard]] bool valid() const noexcept { return core_ != nullptr; }
 

@@ -73,7 +73,8 @@ OpenedSession AttachedState::open_session(const SessionOptions& options) {
                                                              .pool_buffers = options.pool_buffers,
                                                              .wide = options.wide_completions,
                                                              .events = options.events,
-                                                             .device_time = options.device_time},
+                                                             .device_time = options.device_time,
+                                                             .name = NameText(options.name)},
                                            {&fd, 1}, &descriptors);
     layout.worker_sleeps = opened.worker_sleeps != 0;
     if (!is_formatted(session.memory.mapping.data(), layout)) {

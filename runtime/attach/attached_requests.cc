@@ -67,7 +67,8 @@ wire::Attached AttachedClient::carry_out(const wire::Attach& asked, std::vector<
 wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, Handed& handed,
                                               std::vector<UniqueFd>& back) {
     Account::Held place = account_->take(Thing::session);
-    const SessionOptions options{.worker = asked.worker.string(),
+    const SessionOptions options{.name = asked.name.string(),
+                                 .worker = asked.worker.string(),
                                  .submission_slots = asked.submission_slots,
                                  .completion_slots = asked.completion_slots,
                                  .pool_buffers = asked.pool_buffers,
@@ -181,6 +182,7 @@ void AttachedClient::require_may_have(std::uint32_t qkey) const {
 
 wire::QpNamed AttachedClient::carry_out(const wire::CreateQp& asked) {
     QpSpec spec = asked.spec;
+    require_name(spec.name.view());
     if (spec.share_count < 1 || spec.share_count > kQpSharesMax) {
         throw Error(EINVAL,
                     fmt::format("{} shares of a queue pair: accepted is 1 to {}", spec.share_count, kQpSharesMax));

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -192,13 +191,7 @@ wire::Packet AttachedState::exchange(std::uint64_t id, std::span<const std::byte
 
 void AttachedState::read_answers() noexcept {
     pthread_setname_np(pthread_self(), "pollcore-attach");
-    // A thread inherits the CPU affinity of the thread that starts it. That thread may be pinned to one CPU.
-    cpu_set_t anywhere;
-    CPU_ZERO(&anywhere);
-    for (std::size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-        CPU_SET(cpu, &anywhere);
-    }
-    (void)::sched_setaffinity(0, sizeof(anywhere), &anywhere);
+    run_anywhere();
 
     bool listening = true;
     while (!ending_.load(std::memory_order_acquire)) {

@@ -7,10 +7,12 @@
 #include <new>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "pollcore/attach.h"
 #include "pollcore/attach.hpp"
+#include "pollcore/logging.hpp"
 
 using pollcore::Attachment;
 using pollcore::Completion;
@@ -69,6 +71,10 @@ static_assert(POLLCORE_RECV == static_cast<int>(pollcore::Opcode::recv) &&
               int{POLLCORE_BY_RUNTIME} == int{pollcore::kByRuntime} &&
               int{POLLCORE_FROM_RECV_QUEUE} == int{pollcore::kFromRecvQueue} &&
               POLLCORE_QP_INFO_BYTES == sizeof(QpInfo));
+static_assert(POLLCORE_LOG_ERROR == static_cast<int>(pollcore::LogLevel::error) &&
+              POLLCORE_LOG_WARNING == static_cast<int>(pollcore::LogLevel::warning) &&
+              POLLCORE_LOG_INFO == static_cast<int>(pollcore::LogLevel::info) &&
+              POLLCORE_LOG_DEBUG == static_cast<int>(pollcore::LogLevel::debug));
 
 namespace {
 
@@ -80,7 +86,7 @@ int failed(const std::exception& why) noexcept {
     } catch (...) {
         last_error.clear();
     }
-    const auto* error = dynamic_cast<const Error*>(&why);
+    const auto* error = dynamic_cast<const std::system_error*>(&why);
     return error != nullptr                                       ? error->code().value()
            : dynamic_cast<const std::bad_alloc*>(&why) != nullptr ? ENOMEM
                                                                   : EIO;
@@ -148,6 +154,26 @@ const char* pollcore_status_name(uint8_t status) {
     return pollcore::status_name(static_cast<pollcore::Status>(status)).data();
 }
 
+int pollcore_set_log_function(pollcore_log_function* function, void* context) {
+    return attempt([&] {
+        if (function == nullptr) {
+            pollcore::set_log_function({});
+            return;
+        }
+        pollcore::set_log_function([function, context](const pollcore::LogLine& line) {
+            function(context, static_cast<int>(line.level), std::string(line.text).c_str());
+        });
+    });
+}
+int pollcore_set_log_level(int level) {
+    return attempt([&] {
+        if (level < POLLCORE_LOG_ERROR || level > POLLCORE_LOG_DEBUG) {
+            throw Error(EINVAL, "there is no log level " + std::to_string(level));
+        }
+        pollcore::set_log_level(static_cast<pollcore::LogLevel>(level));
+    });
+}
+
 pollcore_attachment* pollcore_attach(const char* path, const char* name, uint32_t timeout_ms) {
     return make<pollcore_attachment>([&] {
         pollcore::AttachOptions options{.name = text(name), .timeout = std::chrono::milliseconds(timeout_ms)};
@@ -168,9 +194,10 @@ int pollcore_reattach(pollcore_attachment* attachment, uint32_t timeout_ms) {
 }
 
 pollcore_session* pollcore_open_session(pollcore_attachment* attachment, const char* worker, uint32_t submission_slots,
-                                        uint32_t completion_slots, int events) {
+                                        uint32_t completion_slots, int events, const char* name) {
     return make<pollcore_session>([&] {
-        return attachment->attachment.open_session({.worker = text(worker),
+        return attachment->attachment.open_session({.name = text(name),
+                                                    .worker = text(worker),
                                                     .submission_slots = submission_slots,
                                                     .completion_slots = completion_slots,
                                                     .events = events != 0});
@@ -267,7 +294,8 @@ pollcore_qp* pollcore_create_qp(pollcore_attachment* attachment, pollcore_sessio
     return make<pollcore_qp>([&] {
         require_access(options->remote_access, kRemoteAccess);
         return attachment->attachment.create_queue_pair(
-            {.device = text(options->device),
+            {.name = text(options->name),
+             .device = text(options->device),
              .shares = {{.session = &session->session, .send_depth = options->send_depth}},
              .recv_depth = options->recv_depth,
              .sges_max = options->sges_max != 0 ? options->sges_max : 1,

@@ -172,6 +172,7 @@ struct OpenSession {
     std::uint32_t wide = 0;
     std::uint32_t events = 0;
     std::uint32_t device_time = 0;
+    NameText name;
 };
 struct CloseSession {
     static constexpr Kind kKind = Kind::close_session;

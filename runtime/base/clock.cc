@@ -27,9 +27,16 @@ double measure() {
 
 }  // namespace
 
-double cycles_per_ns() {
+double cycles_per_ns() noexcept {
     static const double rate = measure();
     return rate;
+}
+
+std::chrono::nanoseconds nanoseconds_from(std::uint64_t cycles) noexcept {
+    using std::chrono::nanoseconds;
+    const double ns = static_cast<double>(cycles) / cycles_per_ns();
+    // The comparison is with 2^63, because a double cannot hold nanoseconds::max().
+    return ns < 0x1p63 ? nanoseconds(static_cast<nanoseconds::rep>(ns)) : nanoseconds::max();
 }
 
 }  // namespace pollcore

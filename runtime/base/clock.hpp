@@ -8,6 +8,8 @@
 #include <x86intrin.h>
 #endif
 
+#include "pollcore/cycles.hpp"
+
 namespace pollcore {
 
 /// The value of a counter that runs at a constant rate on all cores. The CPU may read the counter earlier or later than
@@ -23,9 +25,6 @@ namespace pollcore {
     return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
 #endif
 }
-
-/// The rate of cycles_now(). The first call measures it against the system's clock, which takes about 20 ms.
-[[nodiscard]] double cycles_per_ns();
 
 [[nodiscard]] inline std::uint64_t cycles_from(std::chrono::nanoseconds duration) {
     return static_cast<std::uint64_t>(static_cast<double>(duration.count()) * cycles_per_ns());

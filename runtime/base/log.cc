@@ -131,8 +131,7 @@ Format detect_format(int fd, const char* journal_stream) noexcept {
     return same ? Format::journal : Format::plain;
 }
 
-std::string make_line(Format format, LogLevel level, std::chrono::system_clock::time_point time,
-                      std::string_view text) {
+Line make_line(Format format, LogLevel level, std::chrono::system_clock::time_point time, std::string_view text) {
     constexpr std::string_view kCut = "...";
     constexpr std::size_t kTextEnd = PIPE_BUF - kCut.size() - 1;
 
@@ -144,6 +143,7 @@ std::string make_line(Format format, LogLevel level, std::chrono::system_clock::
         append_timestamp(line, time);
         fmt::format_to(out, "{}: ", level_name(level));
     }
+    const std::size_t text_at = line.size();
     for (const char c : text) {
         const auto byte = static_cast<unsigned char>(c);
         const bool control = byte < 0x20 || byte == 0x7f;
@@ -163,20 +163,15 @@ std::string make_line(Format format, LogLevel level, std::chrono::system_clock::
         }
     }
     line.push_back('\n');
-    return fmt::to_string(line);
+    return {.written = fmt::to_string(line), .text_at = text_at, .level = level, .time = time};
 }
 
 int output_fd() noexcept {
     return output().load(std::memory_order_relaxed).fd;
 }
 
-bool write_now(std::string_view line) noexcept {
-    if (write_once(output_fd(), line)) {
-        return true;
-    }
-    count_lost(1);
-    report_lost(1);
-    return false;
+bool write_now(const Line& line) noexcept {
+    return write_once(output_fd(), line.written);
 }
 
 void count_lost(std::uint64_t lines) noexcept {
@@ -187,27 +182,22 @@ void report_lost(std::uint64_t lines) noexcept {
     lines_to_report.fetch_add(lines, std::memory_order_relaxed);
 }
 
-bool losses_unsaid() noexcept {
-    return lines_to_report.load(std::memory_order_relaxed) > lines_reported.load(std::memory_order_relaxed);
-}
-
 // Each loss is logged once, by the thread whose compare-exchange succeeds.
-void say_losses() noexcept {
+void say_losses(const std::function<bool(const Line&)>& deliver) noexcept {
     std::uint64_t said = lines_reported.load(std::memory_order_relaxed);
     const std::uint64_t lost = lines_to_report.load(std::memory_order_relaxed);
     if (lost <= said || !lines_reported.compare_exchange_strong(said, lost, std::memory_order_relaxed)) {
         return;
     }
-    bool written = false;
+    bool delivered = false;
     try {
-        const Output to = output().load(std::memory_order_relaxed);
-        written =
-            write_once(to.fd, make_line(to.format, LogLevel::warning, std::chrono::system_clock::now(),
-                                        fmt::format("{} log lines before this could not be written", lost - said)));
+        delivered = deliver(make_line(output().load(std::memory_order_relaxed).format, LogLevel::warning,
+                                      std::chrono::system_clock::now(),
+                                      fmt::format("{} log lines before this could not be written", lost - said)));
     } catch (const std::exception&) {
         // There is no memory for the line. A later call reports the loss.
     }
-    if (!written) {
+    if (!delivered) {
         lines_reported.fetch_sub(lost - said, std::memory_order_relaxed);
     }
 }
@@ -217,9 +207,14 @@ void write_line(LogLevel level, fmt::string_view format, fmt::format_args args) 
     const int saved_errno = errno;
     try {
         const Format form = output().load(std::memory_order_relaxed).format;
-        std::string line = make_line(form, level, std::chrono::system_clock::now(), fmt::vformat(format, args));
-        if (!hand_over(line) && write_now(line)) {
-            say_losses();
+        Line line = make_line(form, level, std::chrono::system_clock::now(), fmt::vformat(format, args));
+        if (hand_over(line)) {
+            // The LogWriter's thread does the rest.
+        } else if (write_now(line)) {
+            say_losses(write_now);
+        } else {
+            count_lost(1);
+            report_lost(1);
         }
     } catch (const std::exception&) {
         // There was no memory, or a formatter threw an exception. The line is lost, and counted.

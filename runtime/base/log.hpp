@@ -1,4 +1,5 @@
-// Log lines to stderr, with levels, for an operator or the journal to read.
+// Logs lines with levels: to stderr, for an operator or the journal to read, or to a function of the program
+// (pollcore/logging.hpp).
 //
 // Thread safety: any thread may call all functions. A line is one write(2) of at most PIPE_BUF bytes, so in a pipe the
 // lines of several threads and processes never mix. A longer line is cut and ends in "...".
@@ -14,31 +15,23 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include <fmt/core.h>
 
-#include "pollcore/config.hpp"
+#include "pollcore/logging.hpp"
 
 namespace pollcore {
-
-/// Lines that are less important than `level` are left out. The level is info at the start.
-void set_log_level(LogLevel level) noexcept;
-[[nodiscard]] LogLevel log_level() noexcept;
 
 /// Sends lines to `fd` instead of stderr. `fd` remains the caller's. Only this call checks whether `fd` is the journal.
 /// It first waits, for LogWriter::kPatience at most, until the waiting lines are written to the previous descriptor.
 /// Lines that still wait after that go to `fd`.
 void set_log_output(int fd) noexcept;
-
-/// The number of lines lost since the process began. A line is lost if the log's descriptor does not take it (a full
-/// non-blocking pipe, a full disk), if there is no memory, if too many lines wait for a LogWriter, or if the last
-/// LogWriter ends before it can write the line. A line with the number of lost lines follows the next line that can be
-/// written.
-[[nodiscard]] std::uint64_t log_lines_lost() noexcept;
 
 namespace log_detail {
 
@@ -50,21 +43,32 @@ void write_line(LogLevel level, fmt::string_view format, fmt::format_args args) 
 /// Finds out whether `fd` is the stream of the journal. `journal_stream` names this stream as "DEVICE:INODE". Null
 /// means that there is no journal.
 [[nodiscard]] Format detect_format(int fd, const char* journal_stream) noexcept;
-/// The line with its prefix and newline. Control characters in `text` are escaped, so that a line stays one line.
-[[nodiscard]] std::string make_line(Format format, LogLevel level, std::chrono::system_clock::time_point time,
-                                    std::string_view text);
+/// A line of the log, as it is written, and as a function of the program gets it.
+struct Line {
+    std::string written;  ///< with its prefix and newline
+    std::size_t text_at = 0;
+    LogLevel level = LogLevel::info;
+    std::chrono::system_clock::time_point time{};
+
+    [[nodiscard]] LogLine parts() const noexcept {
+        return {level, time, std::string_view(written).substr(text_at, written.size() - text_at - 1)};
+    }
+};
+/// Control characters in `text` are escaped, so that a line stays one line.
+[[nodiscard]] Line make_line(Format format, LogLevel level, std::chrono::system_clock::time_point time,
+                             std::string_view text);
 
 // For the LogWriter's thread.
 [[nodiscard]] int output_fd() noexcept;
-/// Writes a line by one write(2). If this fails, counts the line as lost and returns false.
-bool write_now(std::string_view line) noexcept;
+/// Writes a line by one write(2). Returns false if this fails; the caller then counts the line as lost.
+[[nodiscard]] bool write_now(const Line& line) noexcept;
 /// Counts `lines` lost lines. Call report_lost() for these lines when all lines logged before them are written. The log
 /// reports the loss after that call.
 void count_lost(std::uint64_t lines) noexcept;
 void report_lost(std::uint64_t lines) noexcept;
-[[nodiscard]] bool losses_unsaid() noexcept;
-/// Writes a line with the number of lost lines. If the write fails, a later call reports these lines.
-void say_losses() noexcept;
+/// If there are lost lines to report, passes a line with their number to `deliver`. If that returns false, a later call
+/// reports these lines. `deliver` must not throw.
+void say_losses(const std::function<bool(const Line&)>& deliver) noexcept;
 
 template <class... Args>
 void log(LogLevel level, fmt::format_string<Args...> format, Args&&... args) noexcept {

@@ -1,6 +1,7 @@
 #include "base/log_writer.hpp"
 
 #include <poll.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -11,6 +12,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "base/event_fd.hpp"
@@ -31,21 +33,28 @@ public:
 
     void begin(std::function<void()> settle);
     void end() noexcept;
-    [[nodiscard]] bool put(std::string& line);
+    void set_function(std::shared_ptr<const LogFunction> function);
+    [[nodiscard]] bool put(Line& line);
     [[nodiscard]] bool flush(std::chrono::milliseconds within) noexcept;
     void output_changed() noexcept { signal_event(wake_.get()); }
 
 private:
     struct Waiting {
-        std::string line;
+        Line line;
         std::uint64_t lost_before = 0;  // lines lost between the previous line and this one
     };
 
     // The thread notices discard() within this time, unless it is inside write(2).
     static constexpr std::chrono::milliseconds kGiveUpWithin{100};
 
+    // For functions that may be called by a function that takes the lines. Call this with mutex_ held.
+    [[nodiscard]] bool is_on_thread() const noexcept { return running_ && std::this_thread::get_id() == thread_; }
+    bool flush(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds within);
+
     void loop();
-    void write(const std::string& line, std::uint64_t discards) noexcept;
+    void settle(std::unique_lock<std::mutex>& lock);
+    void write(const Line& line, const LogFunction* function, std::uint64_t discards) noexcept;
+    [[nodiscard]] bool deliver(const Line& line, const LogFunction* function, std::uint64_t discards) noexcept;
     [[nodiscard]] bool await_room(std::uint64_t discards) noexcept;
     void discard() noexcept;
 
@@ -54,36 +63,60 @@ private:
     const UniqueFd wake_;  // wakes the thread while it waits for room in the output
 
     std::mutex mutex_;
-    std::condition_variable come_;      // a line was put here, or the last LogWriter ends
+    std::condition_variable come_;      // a line or a settle_ was put here, or the last user ends
     std::condition_variable progress_;  // a line was written or lost, or the thread has begun or ended
     std::deque<Waiting> waiting_;
-    std::size_t bytes_ = 0;          // the bytes of all lines in waiting_
-    std::uint64_t lost_behind_ = 0;  // lines lost since the last line in waiting_ was put here
-    std::uint64_t taken_ = 0;        // all lines that were ever put here
-    std::uint64_t gone_ = 0;         // lines that were put here, and have been written or lost
+    std::shared_ptr<const LogFunction> function_;  // null: the log's descriptor
+    const LogFunction* called_ = nullptr;          // the function that the thread may be calling now
+    std::size_t bytes_ = 0;                        // the bytes of all lines in waiting_
+    std::uint64_t lost_behind_ = 0;                // lines lost since the last line in waiting_ was put here
+    std::uint64_t taken_ = 0;                      // all lines that were ever put here
+    std::uint64_t gone_ = 0;                       // lines that were put here, and have been written or lost
     std::uint64_t discards_ = 0;
-    int users_ = 0;
+    int users_ = 0;                 // LogWriters and, while it is set, the function
+    std::function<void()> settle_;  // is still to be called
+    bool placed_ = false;           // a LogWriter has given a settle_
     bool running_ = false;
-    bool settled_ = false;
+    bool begun_ = false;
+    std::thread::id thread_;
 };
 
 void LogQueue::begin(std::function<void()> settle) {
     std::unique_lock lock(mutex_);
     if (!running_) {
-        settled_ = false;
-        start_quiet_thread([this, settle = std::move(settle)] {
-            settle();
-            loop();
-        }).detach();
+        begun_ = false;
+        placed_ = false;
+        std::thread thread = start_quiet_thread([this] { loop(); });
+        thread_ = thread.get_id();
+        thread.detach();
         running_ = true;
     }
+    if (settle != nullptr && !std::exchange(placed_, true)) {
+        settle_ = std::move(settle);
+        come_.notify_one();
+    }
     ++users_;
-    progress_.wait(lock, [this] { return settled_; });
+    progress_.wait(lock, [this] { return begun_; });
+}
+
+void LogQueue::set_function(std::shared_ptr<const LogFunction> function) {
+    if (function != nullptr) {
+        begin({});
+    }
+    std::unique_lock lock(mutex_);
+    (void)flush(lock, LogWriter::kPatience);
+    function_.swap(function);
+    if (!is_on_thread()) {
+        progress_.wait(lock, [&] { return called_ == nullptr || called_ != function.get(); });
+    }
+    if (function != nullptr && --users_ == 0) {
+        come_.notify_one();  // the thread ends when no line waits
+    }
 }
 
 void LogQueue::end() noexcept {
     std::unique_lock lock(mutex_);
-    if (--users_ > 0) {
+    if (--users_ > 0 || is_on_thread()) {
         return;
     }
     come_.notify_one();
@@ -94,19 +127,19 @@ void LogQueue::end() noexcept {
     }
 }
 
-bool LogQueue::put(std::string& line) {
+bool LogQueue::put(Line& line) {
     const std::lock_guard lock(mutex_);
     if (!running_) {
         return false;
     }
-    if (waiting_.size() >= LogWriter::kLinesMax || bytes_ + line.size() > LogWriter::kBytesMax) {
+    if (waiting_.size() >= LogWriter::kLinesMax || bytes_ + line.written.size() > LogWriter::kBytesMax) {
         ++lost_behind_;
         count_lost(1);
         return true;
     }
     waiting_.push_back({.line = {}, .lost_before = lost_behind_});
-    waiting_.back().line.swap(line);
-    bytes_ += waiting_.back().line.size();
+    std::swap(waiting_.back().line, line);
+    bytes_ += waiting_.back().line.written.size();
     lost_behind_ = 0;
     ++taken_;
     come_.notify_one();
@@ -115,6 +148,13 @@ bool LogQueue::put(std::string& line) {
 
 bool LogQueue::flush(std::chrono::milliseconds within) noexcept {
     std::unique_lock lock(mutex_);
+    return flush(lock, within);
+}
+
+bool LogQueue::flush(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds within) {
+    if (is_on_thread()) {
+        return waiting_.empty();
+    }
     return progress_.wait_for(lock, within, [this, until = taken_] { return gone_ >= until; });
 }
 
@@ -139,22 +179,35 @@ void LogQueue::discard() noexcept {
 // ---- The thread ----
 
 void LogQueue::loop() {
+    pthread_setname_np(pthread_self(), "pollcore-log");
+    run_anywhere();
     std::unique_lock lock(mutex_);
-    settled_ = true;
-    progress_.notify_all();
     for (;;) {
-        come_.wait(lock, [this] { return !waiting_.empty() || users_ == 0; });
+        if (settle_ != nullptr) {
+            settle(lock);
+        }
+        if (!std::exchange(begun_, true)) {
+            progress_.notify_all();
+        }
+        come_.wait(lock, [this] { return !waiting_.empty() || users_ == 0 || settle_ != nullptr; });
+        if (settle_ != nullptr) {
+            continue;
+        }
         if (waiting_.empty()) {
             break;
         }
         const Waiting next = std::move(waiting_.front());
         waiting_.pop_front();
-        bytes_ -= next.line.size();
+        bytes_ -= next.line.written.size();
         report_lost(next.lost_before + (waiting_.empty() ? std::exchange(lost_behind_, 0) : 0));
         const std::uint64_t discards = discards_;
+        std::shared_ptr<const LogFunction> function = function_;
+        called_ = function.get();
         lock.unlock();
-        write(next.line, discards);
+        write(next.line, function.get(), discards);
+        function.reset();  // its destructor may log, if this was the last reference
         lock.lock();
+        called_ = nullptr;
         ++gone_;
         progress_.notify_all();
     }
@@ -162,15 +215,30 @@ void LogQueue::loop() {
     progress_.notify_all();
 }
 
-void LogQueue::write(const std::string& line, std::uint64_t discards) noexcept {
-    if (await_room(discards)) {
-        (void)write_now(line);
-    } else {
+void LogQueue::settle(std::unique_lock<std::mutex>& lock) {
+    const std::function<void()> settle = std::exchange(settle_, nullptr);
+    lock.unlock();
+    settle();
+    lock.lock();
+}
+
+void LogQueue::write(const Line& line, const LogFunction* function, std::uint64_t discards) noexcept {
+    if (!deliver(line, function, discards)) {
         count_lost(1);
         report_lost(1);
     }
-    if (losses_unsaid() && await_room(discards)) {
-        say_losses();
+    say_losses([&](const Line& losses) { return deliver(losses, function, discards); });
+}
+
+bool LogQueue::deliver(const Line& line, const LogFunction* function, std::uint64_t discards) noexcept {
+    if (function == nullptr) {
+        return await_room(discards) && write_now(line);
+    }
+    try {
+        (*function)(line.parts());
+        return true;
+    } catch (...) {
+        return false;
     }
 }
 
@@ -228,7 +296,7 @@ LogQueue& queue_of_this_process() {
 
 }  // namespace
 
-bool hand_over(std::string& line) {
+bool hand_over(Line& line) {
     LogQueue* const queue = living_queue();
     return queue != nullptr && queue->put(line);
 }
@@ -249,6 +317,16 @@ LogWriter::~LogWriter() {
     if (queue_.is_of_this_process()) {
         queue_.end();
     }
+}
+
+void set_log_function(LogFunction function) {
+    if (function == nullptr) {
+        if (log_detail::LogQueue* const queue = log_detail::living_queue(); queue != nullptr) {
+            queue->set_function(nullptr);
+        }
+        return;
+    }
+    log_detail::queue_of_this_process().set_function(std::make_shared<const LogFunction>(std::move(function)));
 }
 
 bool flush_log(std::chrono::milliseconds within) noexcept {

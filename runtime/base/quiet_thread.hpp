@@ -2,8 +2,10 @@
 #pragma once
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 
+#include <cstddef>
 #include <thread>
 #include <utility>
 
@@ -29,6 +31,17 @@ template <class F>
     };
     const Masked masked;  // a new thread inherits the signal mask
     return std::thread(std::forward<F>(body));
+}
+
+/// Lets the calling thread run on any CPU. A thread inherits the CPU affinity of the thread that starts it, and a
+/// program may have pinned that thread to one CPU.
+inline void run_anywhere() noexcept {
+    cpu_set_t anywhere;
+    CPU_ZERO(&anywhere);
+    for (std::size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+        CPU_SET(cpu, &anywhere);
+    }
+    (void)::sched_setaffinity(0, sizeof(anywhere), &anywhere);
 }
 
 }  // namespace pollcore

@@ -19,6 +19,7 @@
 
 #include <infiniband/verbs.h>
 
+#include "base/called.hpp"
 #include "device/device.hpp"
 #include "pollcore/queue_pair.hpp"
 
@@ -35,6 +36,9 @@ struct ConnectingQp {
     /// The form of the private data of a connection that this QP asks for. If this QP accepts one, the listener's form
     /// counts.
     PrivateDataForm form = PrivateDataForm::framed;
+    std::string name{};  ///< QueuePairOptions::name
+
+    [[nodiscard]] Called called() const noexcept { return {qp_num, name}; }
 };
 
 using ConnectionId = std::uint64_t;  ///< a connector never reuses an id; 0: no connection

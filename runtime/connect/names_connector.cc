@@ -101,7 +101,7 @@ ConnectionId NamesConnector::connect(const std::string& address, ConnectingQp qp
     request.from = {inbox_, id};
     request.offer = offer_of(qp, path, connection.psn);
     request.private_data = std::move(on_wire);
-    request.text = fmt::format("queue pair {} on {}", qp.qp_num, device_.describe());
+    request.text = fmt::format("queue pair {} on {}", qp.called(), device_.describe());
     const auto listener = table_->find(address);
     take_back.keep();
     connection.qp = std::move(qp);

@@ -187,7 +187,7 @@ void NamesConnector::make_ready(Connection& connection, ConnectingQp& qp, const 
     if (peer.qp.type != qp.type) {
         throw Error(
             std::errc::wrong_protocol_type,
-            fmt::format("queue pair {} and its peer, queue pair {}, are not of one type", qp.qp_num, peer.qp.qp_num));
+            fmt::format("queue pair {} and its peer, queue pair {}, are not of one type", qp.called(), peer.qp.qp_num));
     }
     // A side may have as many reads and atomics in flight as the other side serves.
     PathAttributes agreed = path;

@@ -114,7 +114,7 @@ void RdmaCmConnector::check_type(const ConnectingQp& qp) const {
     if (qp.type != QpType::rc) {
         throw Error(EOPNOTSUPP, fmt::format("cannot connect queue pair {} of {} by address: rdma_cm connects RC queue "
                                             "pairs. Connect it by exchanged information",
-                                            qp.qp_num, own_device()));
+                                            qp.called(), own_device()));
     }
 }
 

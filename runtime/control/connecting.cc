@@ -38,7 +38,8 @@ ConnectingQp RuntimeState::connecting(QpSlot& qp, PrivateDataForm form) {
                 },
             .type = qp.type,
             .flow = flow_block_of(qp),
-            .form = form};
+            .form = form,
+            .name = qp.name.string()};
 }
 
 ConnectionKey RuntimeState::begin_connect_here(QpHandle handle, const std::string& address,
@@ -48,7 +49,7 @@ ConnectionKey RuntimeState::begin_connect_here(QpHandle handle, const std::strin
     require_connectable(qp);
     require_not_ending(qp);
     if (qp.connection != 0 || qp.moved) {
-        throw Error(EISCONN, fmt::format("queue pair {} is connected, or was: reset it first", qp.qp_num));
+        throw Error(EISCONN, fmt::format("queue pair {} is connected, or was: reset it first", qp.called()));
     }
     Attempts::node_type attempt = new_attempt(qp, report, fmt::format("connecting to {}", address), options.timeout);
     MapPlace own(qp_of_connection_, handle.index);
@@ -97,7 +98,7 @@ ConnectionKey RuntimeState::begin_accept_here(std::uint32_t device, ConnectionId
     }
     require_connectable(qp);
     if (qp.connection != 0 || qp.moved) {
-        throw Error(EISCONN, fmt::format("queue pair {} is connected, or was: reset it first", qp.qp_num));
+        throw Error(EISCONN, fmt::format("queue pair {} is connected, or was: reset it first", qp.called()));
     }
     require_not_ending(qp);
     require_same_flow(qp, flow.kind);
@@ -212,7 +213,7 @@ void RuntimeState::fail_connection_here(QpSlot& qp) noexcept {
         Transition error = to_state(IBV_QPS_ERR);
         modify_here(qp, error.attr, error.mask, QpState::error, Status::wr_flush_err);
     } catch (const std::exception& error) {
-        log_warning("queue pair {} after a failed connection: {}", qp.qp_num, error.what());
+        log_warning("queue pair {} after a failed connection: {}", qp.called(), error.what());
     }
 }
 
@@ -223,7 +224,7 @@ void RuntimeState::disconnect(QpHandle handle) {
             try {
                 devices_[qp.device]->connector->disconnect(qp.connection);
             } catch (const Error& error) {
-                log_debug("queue pair {}: {}; it is taken down on this side", qp.qp_num, error.what());
+                log_debug("queue pair {}: {}; it is taken down on this side", qp.called(), error.what());
             }
         }
         // Without a connection by address, there is no connector that would report the end.
@@ -268,7 +269,7 @@ void RuntimeState::forget_connection_here(QpSlot& qp) noexcept {
     try {
         connector.disconnect(qp.connection);  // so that the peer learns of the end now, and not by time-outs
     } catch (const std::exception& error) {
-        log_debug("disconnecting queue pair {}: {}", qp.qp_num, error.what());
+        log_debug("disconnecting queue pair {}: {}", qp.called(), error.what());
     }
     qp_of_connection_.erase({qp.device, qp.connection});
     connector.forget(std::exchange(qp.connection, 0));
@@ -338,7 +339,7 @@ void RuntimeState::require_not_connecting(const QpSlot& qp) {
     const auto found = attempts_.find({qp.device, qp.connection});
     if (found != attempts_.end() && !found->second.done) {
         throw Error(EBUSY,
-                    fmt::format("queue pair {} is being connected: wait for the event, or cancel it", qp.qp_num));
+                    fmt::format("queue pair {} is being connected: wait for the event, or cancel it", qp.called()));
     }
 }
 

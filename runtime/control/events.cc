@@ -160,7 +160,8 @@ void RuntimeState::on_async_event(DeviceSlot& device, const ibv_async_event& tak
             [[fallthrough]];
         case IBV_EVENT_SQ_DRAINED:
         case IBV_EVENT_PATH_MIG:
-            log_debug("device \"{}\": queue pair {}: {}", device.config.name, taken.element.qp->qp_num, text);
+            log_debug("device \"{}\": queue pair {}: {}", device.config.name,
+                      qp != nullptr ? qp->called() : Called{taken.element.qp->qp_num}, text);
             break;
         case IBV_EVENT_CQ_ERR:
             log_error("device \"{}\": a completion queue overran ({})", device.config.name, text);
@@ -174,7 +175,7 @@ void RuntimeState::on_async_event(DeviceSlot& device, const ibv_async_event& tak
 }
 
 QpAndOwner RuntimeState::with_owner(const QpSlot& qp) const noexcept {
-    return {.qp_num = qp.qp_num, .client = qp.client};
+    return {.qp_num = qp.qp_num, .name = qp.name, .client = qp.client};
 }
 
 void RuntimeState::log_line_of_qp(LogLevel level, const std::optional<QpAndOwner>& which, fmt::string_view what,
@@ -187,8 +188,8 @@ void RuntimeState::log_line_of_qp(LogLevel level, const std::optional<QpAndOwner
     try {
         const std::string named = !which ? "a queue pair that is being closed"
                                   : which->client == 0
-                                      ? fmt::format("queue pair {} of this process", which->qp_num)
-                                      : fmt::format("queue pair {} of client {}", which->qp_num, which->client);
+                                      ? fmt::format("queue pair {} of this process", which->called())
+                                      : fmt::format("queue pair {} of client {}", which->called(), which->client);
         log_detail::log(level, "{}: {}{}", named, fmt::vformat(what, args), and_others(*left_out));
     } catch (const std::bad_alloc&) {
         log_detail::count_lost(1);
@@ -279,7 +280,7 @@ void RuntimeState::lose_device(DeviceSlot& device) {
         try {
             lose_qp_here(*qp);
         } catch (const std::exception& error) {
-            log_error("queue pair {} of a lost device: {}", qp->qp_num, error.what());
+            log_error("queue pair {} of a lost device: {}", qp->called(), error.what());
         }
     }
     for (const auto& srq : srqs_) {
@@ -399,8 +400,8 @@ void RuntimeState::take_worker_reports() {
                     if (host_ != nullptr && host_->session_broken(id)) {
                         continue;
                     }
-                    log_error("session {} of worker \"{}\" wrote something that no session writes; it is closed", id,
-                              worker->config.name);
+                    log_error("session {} of worker \"{}\" wrote something that no session writes; it is closed",
+                              called_session(id), worker->config.name);
                     close_session_here(id, platform->now() + config.drain_timeout);
                 } else if (said.kind == AnswerKind::flow_failed) {
                     fail_flow_here(*worker, said.index, static_cast<std::uint16_t>(said.object_id >> 8),
@@ -429,6 +430,7 @@ void RuntimeState::replace_cq(WorkerSlot& worker, std::uint32_t index) {
         if (qp == nullptr || workers_[qp->worker].get() != &worker || (qp->send_cq != index && qp->recv_cq != index)) {
             continue;
         }
+        const QpAndOwner which = with_owner(*qp);
         try {
             forget_connection_here(*qp);
             const bool told = qp->disconnected || qp->ending || qp->error_told;
@@ -439,7 +441,7 @@ void RuntimeState::replace_cq(WorkerSlot& worker, std::uint32_t index) {
                 tell_of_qp_here(client, {.type = EventType::qp_error, .qp = handle});
             }
         } catch (const std::exception& error) {
-            log_error("queue pair of a failed completion queue: {}", error.what());
+            log_error("queue pair {} of a failed completion queue: {}", which.called(), error.what());
             all = false;
         }
     }

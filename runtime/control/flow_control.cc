@@ -111,8 +111,8 @@ void RuntimeState::start_flow_here(QpSlot& qp, const FlowBlock& peer) {
 void RuntimeState::require_same_flow(const QpSlot& qp, FlowControl peer) {
     const FlowControl own = flow_block_of(qp).kind;
     if (own != peer) {
-        throw Error(EPROTOTYPE, fmt::format("queue pair {} has {}, and its peer {}", qp.qp_num, flow_control_text(own),
-                                            flow_control_text(peer)));
+        throw Error(EPROTOTYPE, fmt::format("queue pair {} has {}, and its peer {}", qp.called(),
+                                            flow_control_text(own), flow_control_text(peer)));
     }
 }
 

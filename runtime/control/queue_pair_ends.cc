@@ -118,7 +118,7 @@ std::optional<Retirement> RuntimeState::begin_retiring_here(QpHandle handle,
             return std::nullopt;
         }
         retirement.device_lags = true;
-        log_warning("queue pair {}: {}; it is taken out of service as it is", qp->qp_num, error.what());
+        log_warning("queue pair {}: {}; it is taken out of service as it is", qp->called(), error.what());
     }
     return retirement;
 }
@@ -205,7 +205,7 @@ void RuntimeState::stop_answering_here(const QpSlot& qp) {
         Transition error = to_state(IBV_QPS_ERR);
         devices_[qp.device]->device->modify(qp.qp.get(), error.attr, error.mask);
     } catch (const std::exception& error) {
-        log_warning("queue pair {}: {}; its device answers its peers until it is destroyed", qp.qp_num, error.what());
+        log_warning("queue pair {}: {}; its device answers its peers until it is destroyed", qp.called(), error.what());
     }
 }
 
@@ -225,7 +225,8 @@ void RuntimeState::destroy_verbs_qp(QpSlot& qp, Status cause) {
         if (error == EIO && lost_meanwhile(device) && qp.qp == nullptr) {
             return worker.park(qp.handle);
         }
-        throw Error(error, fmt::format("device \"{}\" does not destroy queue pair {}", device.config.name, qp.qp_num));
+        throw Error(error,
+                    fmt::format("device \"{}\" does not destroy queue pair {}", device.config.name, qp.called()));
     }
     (void)qp.qp.release();
 }
@@ -240,7 +241,7 @@ void RuntimeState::keep_in_error(QpSlot& qp, Status cause) {
         devices_[qp.device]->device->modify(qp.qp.get(), error.attr, error.mask);
     } catch (const std::exception& error) {
         device_lags = true;
-        log_warning("queue pair {}: {}; its state at the device is unchanged", qp.qp_num, error.what());
+        log_warning("queue pair {}: {}; its state at the device is unchanged", qp.called(), error.what());
     }
     workers_[qp.worker]->proxy->unpark(qp.handle, QpState::error, cause, device_lags);
     qp.state = QpState::error;

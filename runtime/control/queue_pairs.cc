@@ -113,6 +113,7 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     const std::uint16_t index = free_qp_index();
     const Life life = life_of(qp_lives_[index]);
     slot->handle = {index, life.generation};
+    slot->name = spec.name;
     slot->device = device.index;
     slot->pd = pd_of(device, spec.pd);
     slot->client = pds_.at(slot->pd).client;
@@ -266,7 +267,7 @@ SrqSlot* RuntimeState::srq_for(const QpSpec& spec, const QpSlot& qp) {
                     fmt::format("a shared receive queue delivers the receives of all its queue pairs to the session "
                                 "that it was made for, {}; it must be the first of the queue pair's shares, which "
                                 "is {}",
-                                srq.session, spec.shares[0].session));
+                                called_session(srq.session), called_session(spec.shares[0].session)));
     }
     const std::uint32_t credits_max = srq.credit_connections;
     if (arrival_of(spec.flow) == Arrival::write_ring) {
@@ -369,7 +370,7 @@ QpInfo RuntimeState::info(QpHandle handle) {
 
 void RuntimeState::require_not_ending(const QpSlot& qp) {
     if (qp.ending) {
-        throw Error(EBUSY, fmt::format("queue pair {} is being closed or reset", qp.qp_num));
+        throw Error(EBUSY, fmt::format("queue pair {} is being closed or reset", qp.called()));
     }
 }
 
@@ -381,18 +382,18 @@ void RuntimeState::require_connectable(const QpSlot& qp) const {
         throw Error(EINVAL,
                     fmt::format("queue pair {} is UD, which has no connection: its sends name an address handle, a "
                                 "queue pair number and a Q_Key",
-                                qp.qp_num));
+                                qp.called()));
     }
 }
 
 void RuntimeState::require_connectable(const QpSlot& qp, const QpInfo& peer) const {
     require_connectable(qp);
     if (qp.state != QpState::init || qp.moved || qp.connection != 0) {
-        throw Error(EISCONN, fmt::format("queue pair {} is connected, or was: reset it first", qp.qp_num));
+        throw Error(EISCONN, fmt::format("queue pair {} is connected, or was: reset it first", qp.called()));
     }
     if (peer.type != qp.type) {
-        throw Error(EPROTOTYPE, fmt::format("queue pair {} and its peer, queue pair {}, are not of one type", qp.qp_num,
-                                            peer.qp_num));
+        throw Error(EPROTOTYPE, fmt::format("queue pair {} and its peer, queue pair {}, are not of one type",
+                                            qp.called(), peer.qp_num));
     }
     require_same_flow(qp, peer.flow.kind);
 }

@@ -49,7 +49,7 @@ PoolInfo RuntimeState::create_pool(const PoolSpec& spec, std::shared_ptr<Receive
                 fmt::format(
                     "a pool of {} buffers for session {}: it has room for {} (SessionOptions::pool_buffers), of "
                     "which {} belong to other pools, or to closed pools with messages that were not polled",
-                    slot->places, session.id, session.layout.pool_buffers, others));
+                    slot->places, session.called(), session.layout.pool_buffers, others));
         }
         const std::optional<PoolHandle> handle = pool_handles_.take();
         if (!handle) {
@@ -121,7 +121,7 @@ PoolSlot& RuntimeState::usable_pool(PoolHandle from, std::uint32_t session, std:
             EINVAL,
             fmt::format("the receive pool belongs to session {}, and the receives to session {}, which is the first "
                         "of the shares",
-                        pool->session, session));
+                        called_session(pool->session), called_session(session)));
     }
     if (pool->device != device || pool->pd != pd) {
         throw Error(

@@ -348,7 +348,7 @@ QpSlot& RuntimeState::qp_slot(QpHandle handle) {
     if (const QpSlot* qp = find_qp_or_former(handle); qp != nullptr) {
         throw Error(EBUSY, fmt::format("queue pair {} was reset: first pass the event of its reset to "
                                        "QueuePair::renew, or close it",
-                                       qp->qp_num));
+                                       qp->called()));
     }
     throw Error(EINVAL, "this queue pair was closed");
 }
@@ -358,7 +358,7 @@ QpSlot& RuntimeState::live_qp_slot(QpHandle handle) {
     if (qp.qp == nullptr) {
         throw Error(ENODEV,
                     fmt::format("queue pair {} ended with its device \"{}\", which was lost; it can only be closed",
-                                qp.qp_num, devices_[qp.device]->config.name));
+                                qp.called(), devices_[qp.device]->config.name));
     }
     return qp;
 }

@@ -30,6 +30,7 @@
 
 #include <fmt/core.h>
 
+#include "base/called.hpp"
 #include "base/foreign_fd.hpp"
 #include "base/line_budget.hpp"
 #include "connect/connector.hpp"
@@ -163,6 +164,7 @@ struct SessionBells {
 
 struct SessionSlot {
     std::uint32_t id = 0;
+    NameText name;
     std::uint32_t worker = 0;
     std::uint32_t index = 0;  // at the worker
     SessionLayout layout;
@@ -180,6 +182,8 @@ struct SessionSlot {
     std::unique_ptr<WorkerSession> end;           // null after the worker has released the session
     std::optional<std::uint64_t> remove_command;  // number of the command that removes the session from its worker
     std::uint64_t refused = 0;                    // submissions that the worker refused; set when the session is closed
+
+    [[nodiscard]] Called called() const noexcept { return {id, name.view()}; }
 };
 
 struct WorkerSlot {
@@ -234,6 +238,7 @@ struct QpSlot {
     /// The handle before the last reset, if that reset was begun by event. The application may still close the queue
     /// pair by this handle, because it may not have taken the event.
     QpHandle former;
+    NameText name;
     std::uint32_t client = 0;  // the process that owns the queue pair; 0: this process
     std::uint32_t device = 0;
     std::uint32_t worker = 0;
@@ -271,6 +276,8 @@ struct QpSlot {
     bool disconnected = false;
     bool ending = false;      // it is being closed or reset (QpEnding)
     bool error_told = false;  // the application knows that it is in error, or has itself put it there
+
+    [[nodiscard]] Called called() const noexcept { return {qp_num, name.view()}; }
 };
 
 /// A device's index, and one of its connections.
@@ -298,7 +305,10 @@ public:
 /// attached process.
 struct QpAndOwner {
     std::uint32_t qp_num = 0;
+    NameText name;
     std::uint32_t client = 0;  ///< 0: this process
+
+    [[nodiscard]] Called called() const noexcept { return {qp_num, name.view()}; }
 };
 
 /// A queue pair on its way out of service (H1).
@@ -623,6 +633,8 @@ private:
     void end_session_here(SessionSlot& session) noexcept;
     void unwatch_visitor_here(const SessionSlot& session) noexcept;
     [[nodiscard]] SessionSlot& session_slot(std::uint32_t id);
+    /// Valid until the session is released.
+    [[nodiscard]] Called called_session(std::uint32_t id) const noexcept;
 
     // shared_receive_queues.cc
     SrqHandle create_srq_here(const SrqSpec& spec);

@@ -70,6 +70,7 @@ std::uint32_t RuntimeState::open_session_here(const SessionOptions& options, Hos
     }
     SessionSlot slot;
     slot.id = next_session_++;
+    slot.name = NameText(options.name);
     slot.worker = worker_index;
     slot.index = index;
     slot.layout = {config.qps_max,           options.submission_slots, options.completion_slots,
@@ -124,6 +125,11 @@ std::uint64_t RuntimeState::submissions_refused(std::uint32_t session) const noe
     return found->second.end != nullptr ? found->second.end->refused() : found->second.refused;
 }
 
+Called RuntimeState::called_session(std::uint32_t id) const noexcept {
+    const auto found = sessions_.find(id);
+    return found == sessions_.end() ? Called{id} : found->second.called();
+}
+
 SessionSlot& RuntimeState::session_slot(std::uint32_t id) {
     const auto found = sessions_.find(id);
     if (found == sessions_.end() || found->second.end == nullptr || found->second.remove_command) {
@@ -143,7 +149,7 @@ bool RuntimeState::close_session_here(std::uint32_t session_id, std::chrono::ste
             log_error(
                 "the worker of session {} has not released it for {} ms: it is stuck inside a provider's call, or "
                 "another thread occupies its core",
-                session_id, kLettingGoUsual.count());
+                called_session(session_id), kLettingGoUsual.count());
             warn_at += kLettingGoUsual;
         }
         wait_a_little_here(looks);

@@ -181,7 +181,7 @@ void RuntimeState::renew_windows_here(const QpSlot& qp) {
             worker.proxy->add_window(*slot->end);
         } catch (const std::exception& error) {
             log_error("a memory window is lost with queue pair {}, on which it was bound: making it anew failed: {}",
-                      qp.qp_num, error.what());
+                      qp.called(), error.what());
         }
     }
 }

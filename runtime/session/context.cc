@@ -64,6 +64,7 @@ QpSpec spec_of(const QueuePairOptions& options) {
     require_valid(options.srq, "the shared receive queue of a queue pair");
     require_valid(options.pool, "the receive pool of a queue pair");
     require_valid(options.rendezvous_pool, "the rendezvous pool of a queue pair");
+    require_name(options.name);
     QpSpec spec{.device = NameText(options.device),
                 .pd = id_of(options.pd),
                 .share_count = static_cast<std::uint32_t>(options.shares.size()),
@@ -82,7 +83,8 @@ QpSpec spec_of(const QueuePairOptions& options) {
                 .remote_access = options.remote_access,
                 .separate_cqs = options.separate_cqs,
                 .coalesce_signals = options.coalesce_signals,
-                .by_hand = options.by_hand};
+                .by_hand = options.by_hand,
+                .name = NameText(options.name)};
     for (std::size_t i = 0; i < options.shares.size(); ++i) {
         spec.shares[i] = {id_of(options.shares[i].session, "a queue pair's share"), options.shares[i].send_depth};
     }
@@ -119,6 +121,7 @@ Session Context::open_session(const SessionOptions& options) {
     });
     auto core = std::make_unique<SessionCore>(control_, opened.block, opened.layout,
                                               SessionCore::Options{.id = opened.id,
+                                                                   .name = options.name,
                                                                    .worker = opened.worker,
                                                                    .waking = opened.waking,
                                                                    .log = std::move(opened.log),
@@ -129,8 +132,10 @@ Session Context::open_session(const SessionOptions& options) {
 }
 
 QueuePair Context::create_queue_pair(const QueuePairOptions& options) {
-    control().events().prepare();  // so that the queue pair is not lost for lack of memory for its events (D29)
-    QueuePair qp(control_, control().create_qp(spec_of(options)));
+    // Both need memory, so they come before the queue pair is made, which otherwise would be lost (D29).
+    control().events().prepare();
+    std::string name = options.name;
+    QueuePair qp(control_, control().create_qp(spec_of(options)), std::move(name));
     control_->live_qps.add(qp.handle());
     control_->events().add(qp.handle());
     return qp;

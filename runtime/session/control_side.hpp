@@ -67,6 +67,7 @@ struct QpSpec {
     bool coalesce_signals = false;
     bool by_hand = false;
     std::array<std::uint8_t, 4> reserved{};
+    NameText name;
 };
 
 /// SharedReceiveQueueOptions.

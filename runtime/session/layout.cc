@@ -1,8 +1,10 @@
 #include "session/layout.hpp"
 
+#include <algorithm>
 #include <new>
 #include <string>
 
+#include "base/printable.hpp"
 #include "pollcore/error.hpp"
 
 namespace pollcore {
@@ -17,7 +19,17 @@ void require_ring_size(const char* what, std::uint32_t slots) {
 
 }  // namespace
 
+void require_name(std::string_view name) {
+    const bool plain = std::all_of(name.begin(), name.end(), [](char c) { return c >= ' ' && c <= '~'; });
+    if (name.size() > kNameLengthMax || !plain) {
+        throw Error(EINVAL, "name = " + printable(name.substr(0, kNameLengthMax)) +
+                                (name.size() > kNameLengthMax ? "..." : "") + ": accepted is up to " +
+                                std::to_string(kNameLengthMax) + " printable ASCII characters");
+    }
+}
+
 void require_valid(const SessionOptions& options) {
+    require_name(options.name);
     require_ring_size("submission_slots", options.submission_slots);
     require_ring_size("completion_slots", options.completion_slots);
     const std::uint32_t most = options.wide_completions ? kRingSlotsMax / 2 : kRingSlotsMax;

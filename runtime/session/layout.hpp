@@ -17,6 +17,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "base/sleep_word.hpp"
 #include "pollcore/completion.hpp"
@@ -222,6 +223,8 @@ struct SessionLayout {
 
 /// Throws Error(EINVAL) for ring sizes that are not allowed, and for device_time without wide_completions.
 void require_valid(const SessionOptions& options);
+/// Throws Error(EINVAL) unless `name` may be the name of a session or a queue pair.
+void require_name(std::string_view name);
 
 /// Makes an empty session block in `block`: zeroed, cache-line aligned memory of layout.bytes() bytes.
 void format_session(void* block, const SessionLayout& layout) noexcept;

@@ -57,8 +57,8 @@ bool QueuePair::abandon() noexcept {
     }
 }
 
-QueuePair::QueuePair(std::shared_ptr<ControlSide> control, QpHandle handle) noexcept
-    : control_(std::move(control)), handle_(handle) {}
+QueuePair::QueuePair(std::shared_ptr<ControlSide> control, QpHandle handle, std::string name) noexcept
+    : control_(std::move(control)), handle_(handle), name_(std::move(name)) {}
 QueuePair::QueuePair(QueuePair&& other) noexcept {
     *this = std::move(other);
 }
@@ -66,6 +66,7 @@ QueuePair::QueuePair(QueuePair&& other) noexcept {
 QueuePair& QueuePair::operator=(QueuePair&& other) noexcept {
     std::swap(control_, other.control_);
     std::swap(handle_, other.handle_);
+    std::swap(name_, other.name_);
     std::swap(begun_, other.begun_);
     return *this;
 }

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "base/called.hpp"
 #include "base/check.hpp"
 #include "base/event_fd.hpp"
 #include "session/session_core.hpp"
@@ -52,6 +53,7 @@ SessionCore::SessionCore(std::shared_ptr<SessionHost> host, void* block, const S
       worker_(options.worker),
       log_(std::move(options.log)),
       host_(std::move(host)),
+      name_(std::move(options.name)),
       poke_(waking_.application_fd >= 0 ? make_event_fd("a session that waits") : UniqueFd()) {}
 
 SessionCore::~SessionCore() {
@@ -76,10 +78,10 @@ void SessionCore::close() noexcept {
     std::uint64_t before = 0;
     // Relaxed: this orders no other accesses, and only finds the first thread.
     if (!std::atomic_ref(user).compare_exchange_strong(before, self, std::memory_order_relaxed) && before != self) {
-        std::array<char, 160> text{};
+        std::array<char, 300> text{};
         fmt::format_to_n(text.data(), text.size() - 1,
-                         "thread {} uses session {} of thread {}: a session is used by one thread at a time", self, id_,
-                         before);
+                         "thread {} uses session {} of thread {}: a session is used by one thread at a time", self,
+                         Called{id_, name_}, before);
         POLLCORE_CHECK(before == self, text.data());
     }
 }
@@ -219,6 +221,9 @@ int Session::event_fd() const noexcept {
 }
 std::uint32_t Session::id() const noexcept {
     return core_ != nullptr ? core_->id() : 0;
+}
+std::string_view Session::name() const noexcept {
+    return core_ != nullptr ? core_->name() : std::string_view();
 }
 std::uint32_t Session::worker() const noexcept {
     return core_ != nullptr ? core_->worker() : 0;

@@ -38,6 +38,7 @@ class alignas(kCacheLine) SessionCore {
 public:
     struct Options {
         std::uint32_t id = 0;
+        std::string name{};
         std::uint32_t worker = 0;
         SessionWaking waking{};
         /// Set if the worker is in another process, which may die at any time. Null if the worker always ends the
@@ -80,6 +81,7 @@ public:
     [[nodiscard]] SessionFigures figures() noexcept;
     [[nodiscard]] StageLatency stage_latency() const noexcept;
     [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
+    [[nodiscard]] std::string_view name() const noexcept { return name_; }
     [[nodiscard]] std::uint32_t worker() const noexcept { return worker_; }
     void close() noexcept;
 
@@ -206,6 +208,7 @@ private:
     std::uint32_t gone_left_ = 0;         // requests that still have to complete with daemon_gone
     std::uint32_t gone_index_ = 0;        // complete_gone(): queues below this index have no requests left
     std::shared_ptr<SessionHost> host_;
+    const std::string name_;
     std::vector<std::shared_ptr<SendPoolCore>> send_pools_;
     UniqueFd poke_;  // an eventfd that wakes a thread in sleep(); invalid if the session never sleeps
     alignas(kCacheLine) std::atomic<bool> poked_{false};  // written by any thread

@@ -185,7 +185,8 @@ TEST_F(AttachHeldClockTest, LinesAboutItsQueuePairsSayWhoseTheyAreAndAreTenASeco
         runtime.control_counters().async_events_by_type[static_cast<std::size_t>(EventType::qp_access_err)];
     const auto cause_one = [&](Context& context, Session& session, const MemoryRegion& memory) {
         const std::uint64_t before = events.value();
-        const Pair pair(context, session);
+        const Pair pair(
+            context, {.name = "an \"end\"", .shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
         ASSERT_EQ(session.try_submit({.sge = {memory.addr(), 8, memory.lkey()},
                                       .remote_addr = memory.addr(),
                                       .rkey = memory.rkey() ^ 0xabcd00,
@@ -211,8 +212,9 @@ TEST_F(AttachHeldClockTest, LinesAboutItsQueuePairsSayWhoseTheyAreAndAreTenASeco
     while (events.value() < kErrors) {
         ASSERT_NO_FATAL_FAILURE(cause_one(daemon, session, memory));
     }
-    EXPECT_EQ(test::occurrences(log.text(), " of this process: "), 1u) << log.text();
-    EXPECT_EQ(test::occurrences(log.text(), " of client 1: "), 9u) << log.text();
+    const std::string named = R"( "an \"end\"" of )";
+    EXPECT_EQ(test::occurrences(log.text(), named + "this process: "), 1u) << log.text();
+    EXPECT_EQ(test::occurrences(log.text(), named + "client 1: "), 9u) << log.text();
     clock.advance(1s);
     ASSERT_NO_FATAL_FAILURE(cause_one(daemon, session, memory));
     EXPECT_EQ(test::occurrences(log.text(), " of client 1: "), 10u) << log.text();
@@ -237,6 +239,25 @@ TEST_F(AttachTest, ALogThatNobodyReadsHoldsUpNobody) {
     EXPECT_NE(test::LogCapture(LogLevel::error).text(), "");
 }
 
+TEST_F(AttachTest, AFunctionThatTakesTheLogAndDoesNotReturnHoldsUpNobody) {
+    const test::LogCapture others(LogLevel::info);
+    std::promise<void> open;
+    std::vector<std::string> taken;
+    set_log_function([&, gate = open.get_future().share()](const LogLine& line) {
+        gate.wait();
+        taken.emplace_back(line.text);
+    });
+    Attachment daemon = attach();  // the control thread logs this
+    const Session session = daemon.open_session();
+    EXPECT_TRUE(daemon.stop());
+    open.set_value();
+    set_log_function({});
+    EXPECT_TRUE(std::any_of(taken.begin(), taken.end(), [](const std::string& line) {
+        return line.starts_with("client 1 attached: ");
+    })) << ::testing::PrintToString(taken);
+    EXPECT_EQ(others.text(), "");
+}
+
 TEST_F(AttachTest, NoNameThatAProcessGivesForgesAFieldOfTheLog) {
     const test::LogCapture log(LogLevel::info);
     Attachment daemon({.path = attach_config().path, .name = "a\", uid 0)\n"});
@@ -250,6 +271,40 @@ TEST_F(AttachTest, NoNameThatAProcessGivesForgesAFieldOfTheLog) {
     EXPECT_NE(log.text().find(uid + R"(, as "a\", uid 0)\x0a"))"), std::string::npos) << log.text();
     EXPECT_NE(log.text().find(R"(the last one since: "cannot listen on \"b), uid 0\x1b\")"), std::string::npos)
         << log.text();
+}
+
+// The library in a process refuses such names. This process does without it.
+TEST_F(AttachTest, NamesOfSessionsAndQueuePairsAreCheckedByTheDaemonToo) {
+    const UniqueFd socket = wire::connect_to(attach_config().path);
+    const auto ask = [&]<class Body>(const Body& body) {
+        wire::Request<Body> request;
+        std::memset(static_cast<void*>(&request), 0, sizeof(request));
+        request.header = {.kind = Body::kKind, .id = 1};
+        request.body = body;
+        EXPECT_EQ(wire::send_packet(socket.get(), std::as_bytes(std::span(&request, 1)), {}), 0);
+        pollfd readable{.fd = socket.get(), .events = POLLIN, .revents = 0};
+        EXPECT_EQ(::poll(&readable, 1, 20'000), 1);
+        wire::Packet packet;
+        EXPECT_EQ(wire::recv_packet(socket.get(), packet), 0);
+        wire::Answer<typename Body::Answered> answer;
+        EXPECT_TRUE(packet.read(answer));
+        return answer.outcome;
+    };
+    EXPECT_EQ(ask(wire::Attach{.name = NameText("no library")}).error, 0);
+    const NameText forged("a\", uid 0)\n\x1b[2J");
+    const NameText too_long(std::string(kNameLengthMax + 1, 'n'));
+    for (const NameText& name : {forged, too_long}) {
+        const wire::Outcome session = ask(
+            wire::OpenSession{.bytes = rings_of({}), .submission_slots = 1024, .completion_slots = 1024, .name = name});
+        const wire::Outcome qp = ask(wire::CreateQp{.spec = {.share_count = 1, .shares = {}, .name = name}});
+        for (const wire::Outcome& outcome : {session, qp}) {
+            EXPECT_EQ(outcome.error, EINVAL);
+            const std::string said = name.view().size() > kNameLengthMax ? std::string(kNameLengthMax, 'n') + "\"..."
+                                                                         : R"(a\", uid 0)\x0a\x1b[2J")";
+            EXPECT_TRUE(outcome.text.view().starts_with("name = \"" + said + ": accepted is up to 63"))
+                << outcome.text.view();
+        }
+    }
 }
 
 TEST_F(AttachTest, OfOneSocketThereIsOneServer) {

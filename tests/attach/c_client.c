@@ -1,4 +1,5 @@
 /* The C interface as a C program uses it: c-client PATH. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,6 +119,39 @@ static void reach_with_access(pollcore_attachment* daemon, pollcore_session* ses
     pollcore_free(readable);
 }
 
+struct kept_line {
+    int lines;
+    int level;
+    char text[256];
+};
+static void keep_line(void* context, int level, const char* text) {
+    struct kept_line* kept = context;
+    kept->lines += 1;
+    kept->level = level;
+    snprintf(kept->text, sizeof(kept->text), "%s", text);
+}
+
+/* A region cannot end while a receive names it: the log says so, to a function of this program. */
+static void take_a_log_line(pollcore_attachment* daemon, pollcore_session* session) {
+    const pollcore_qp_options options = {.send_depth = 4, .recv_depth = 4, .name = "c qp"};
+    pollcore_region* region = pollcore_allocate(daemon, 4096, POLLCORE_ACCESS_LOCAL_WRITE, NULL);
+    pollcore_qp* qp = pollcore_create_qp(daemon, session, &options);
+    REQUIRE(region != NULL && qp != NULL);
+    const pollcore_work_request receive = {.sge = {pollcore_addr(region), 64, pollcore_lkey(region)},
+                                           .qp = pollcore_handle(qp),
+                                           .opcode = POLLCORE_RECV,
+                                           .num_sge = 1};
+    REQUIRE(pollcore_submit(session, &receive) == 0);
+    struct kept_line kept = {.level = -1};
+    REQUIRE(pollcore_set_log_function(keep_line, &kept) == 0);
+    REQUIRE(pollcore_set_log_level(4) == EINVAL && pollcore_set_log_level(POLLCORE_LOG_WARNING) == 0);
+    pollcore_free(region);
+    REQUIRE(pollcore_set_log_function(NULL, NULL) == 0);
+    REQUIRE(kept.lines == 1 && kept.level == POLLCORE_LOG_WARNING && strstr(kept.text, "memory region") != NULL);
+    pollcore_close_qp(qp);
+    (void)await_one(session);
+}
+
 int main(int argc, char** argv) {
     REQUIRE(argc == 2);
     REQUIRE(pollcore_attach("/nowhere/at-all.sock", NULL, 0) == NULL);
@@ -125,9 +159,10 @@ int main(int argc, char** argv) {
 
     pollcore_attachment* daemon = pollcore_attach(argv[1], "c-client", 5000);
     REQUIRE(daemon != NULL);
-    pollcore_session* session = pollcore_open_session(daemon, NULL, 64, 64, 1);
+    pollcore_session* session = pollcore_open_session(daemon, NULL, 64, 64, 1, "c session");
     REQUIRE(session != NULL && pollcore_event_fd(session) >= 0);
-    REQUIRE(pollcore_open_session(daemon, "no such worker", 64, 64, 0) == NULL && pollcore_error()[0] != '\0');
+    REQUIRE(pollcore_open_session(daemon, "no such worker", 64, 64, 0, NULL) == NULL && pollcore_error()[0] != '\0');
+    REQUIRE(pollcore_open_session(daemon, NULL, 64, 64, 0, "\n") == NULL && strstr(pollcore_error(), "\\x0a") != NULL);
     pollcore_region* region =
         pollcore_allocate(daemon, 8192, POLLCORE_ACCESS_LOCAL_WRITE | POLLCORE_ACCESS_REMOTE_WRITE, NULL);
     REQUIRE(region != NULL);
@@ -200,6 +235,8 @@ int main(int argc, char** argv) {
     send_with_credits(daemon, session, region);
 
     reach_with_access(daemon, session, region);
+
+    take_a_log_line(daemon, session);
 
     /* A listener by name. Nobody connects to it. */
     pollcore_listener* listener = pollcore_listen(daemon, "c-client", NULL);

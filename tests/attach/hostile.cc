@@ -292,7 +292,7 @@ void bad_memory() {
     Block block;
     const std::size_t size = block_bytes(block);
     const auto offer = [&](int fd) {
-        if (ask(kOpenSession, kName + 32, [&](std::byte* body) { fill_session(body, size); }, {fd}).size() > 0) {
+        if (ask(kOpenSession, kSessionBytes, [&](std::byte* body) { fill_session(body, size); }, {fd}).size() > 0) {
             std::printf("failed: memory was accepted that cannot be trusted\n");
             std::_Exit(1);
         }
@@ -329,7 +329,8 @@ void bad_memory() {
                 ::usleep(200);  // the memfd must sometimes keep its full size for a while
             }
         });
-        const auto opened = ask(kOpenSession, kName + 32, [&](std::byte* body) { fill_session(body, size); }, {moving});
+        const auto opened =
+            ask(kOpenSession, kSessionBytes, [&](std::byte* body) { fill_session(body, size); }, {moving});
         if (!opened.empty()) {
             const auto id = get<std::uint32_t>(opened, 0);
             // The daemon has sealed the memfd, so every change must fail.
@@ -513,7 +514,7 @@ void in_the_handshake() {
         case 1: tell(kAttach, kName, [](std::byte*) {}); break;
         case 2:
             attach();
-            tell(kOpenSession, kName + 32, [](std::byte*) {});
+            tell(kOpenSession, kSessionBytes, [](std::byte*) {});
             break;
     }
     die();

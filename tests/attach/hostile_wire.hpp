@@ -44,7 +44,7 @@ inline bool over() {
 
 struct Header {
     std::uint32_t magic = 0x61436c50;
-    std::uint16_t version = 5;
+    std::uint16_t version = 6;
     std::uint16_t kind = 0;
     std::uint64_t id = 0;
 };
@@ -236,6 +236,7 @@ inline std::size_t block_bytes(Block& block) {
     return lines(at);
 }
 
+constexpr std::size_t kSessionBytes = kName + 32 + kName;
 inline void fill_session(std::byte* body, std::size_t bytes, bool events = false) {
     put(body + kName + 24, events, 4);
     put(body + kName, bytes, 8);
@@ -251,7 +252,7 @@ inline Block open_session(bool events = false) {
     block.data = static_cast<std::byte*>(::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, block.fd, 0));
     Message answer;
     const auto opened = ask(
-        kOpenSession, kName + 32, [&](std::byte* body) { fill_session(body, block.size, events); }, {block.fd},
+        kOpenSession, kSessionBytes, [&](std::byte* body) { fill_session(body, block.size, events); }, {block.fd},
         &answer);
     block.bells = answer.fds;
     if (opened.empty()) {
@@ -298,8 +299,8 @@ struct Handle {
 
 // Fields of QpSpec in order: device (64 bytes), pd, share count, 64 shares of (session, depth), qkey, recv_depth,
 // pool_share, rendezvous_share, sges, inline, srq, pool, rendezvous_pool, type, flow, access (3 bytes), separate,
-// coalesce.
-constexpr std::size_t kQpSpec = 632;
+// coalesce, name.
+constexpr std::size_t kQpSpec = 632 + kName;
 inline Handle create_qp(const Block& block) {
     const auto made = ask(kCreateQp, kQpSpec, [&](std::byte* body) {
         put(body + 68, 1, 4);

@@ -63,6 +63,10 @@ TEST_F(Misuse, OfSessionsAndMemoryIsExplained) {
          std::errc::invalid_argument, "accepted is up to"},
         {"time stamps without room for them", [&] { (void)runtime.open_session({.device_time = true}); },
          std::errc::invalid_argument, "device_time needs wide_completions"},
+        {"a name that is too long", [&] { (void)runtime.open_session({.name = std::string(kNameLengthMax + 1, 'n')}); },
+         std::errc::invalid_argument, "accepted is up to 63 printable ASCII characters"},
+        {"a name that would end a line of the log", [&] { (void)runtime.open_session({.name = "a\nb"}); },
+         std::errc::invalid_argument, R"(name = "a\x0ab": accepted is up to 63)"},
         {"an unknown worker", [&] { (void)runtime.open_session({.worker = "nobody"}); }, std::errc::invalid_argument,
          "no worker \"nobody\" in the configuration"},
         {"no bytes", [&] { (void)runtime.allocate(0, Access::local()); }, std::errc::invalid_argument,
@@ -94,7 +98,7 @@ TEST_F(Misuse, OfQueuePairOptionsIsExplained) {
     SharedReceiveQueue no_srq;
     ReceivePool no_pool;
     SharedReceiveQueue srq = runtime.create_shared_receive_queue({.session = &session, .depth = 16});
-    Session other = runtime.open_session({.pool_buffers = 64});
+    Session other = runtime.open_session({.name = "bulk", .pool_buffers = 64});
     ReceivePool pool = runtime.create_receive_pool({.session = &other, .buffers = 64, .buffer_bytes = 64});
     expect_refused({
         {"nobody who posts", making([](QueuePairOptions& options) { options.shares.clear(); }),
@@ -114,7 +118,9 @@ TEST_F(Misuse, OfQueuePairOptionsIsExplained) {
         {"a pool that is not open", making([&](QueuePairOptions& options) { options.pool = &no_pool; }),
          std::errc::invalid_argument, "the receive pool of a queue pair is not open"},
         {"a pool of another session", making([&](QueuePairOptions& options) { options.pool = &pool; }),
-         std::errc::invalid_argument, "the receive pool belongs to session"},
+         std::errc::invalid_argument, " \"bulk\", and the receives to session "},
+        {"a name of the wrong characters", making([](QueuePairOptions& options) { options.name = "\xc3\xa9"; }),
+         std::errc::invalid_argument, R"(name = "\xc3\xa9": accepted is up to 63)"},
         {"flow control of datagrams", making([](QueuePairOptions& options) {
              options.type = QpType::ud;
              options.flow = FlowControl::credits;
@@ -160,7 +166,9 @@ TEST_F(Misuse, OfConnectionsIsExplained) {
     datagrams.type = QpType::ud;
     QueuePair ud = runtime.create_queue_pair(datagrams);
     QueuePair credits = runtime.create_queue_pair(shape(FlowControl::credits));
-    QueuePair connected = runtime.create_queue_pair(shape());
+    QueuePairOptions named = shape();
+    named.name = "orders";
+    QueuePair connected = runtime.create_queue_pair(named);
     connected.connect(b.info());
     Listener listener = runtime.listen(listen_address());
     expect_refused({
@@ -170,7 +178,7 @@ TEST_F(Misuse, OfConnectionsIsExplained) {
         {"a peer with flow control", [&] { a.connect(credits.info()); }, std::errc::wrong_protocol_type,
          "and its peer"},
         {"connected already", [&] { connected.connect(b.info()); }, std::errc::already_connected,
-         "is connected, or was: reset it first"},
+         " \"orders\" is connected, or was: reset it first"},
         {"connected already, by address", [&] { connected.connect(listener.address()); }, std::errc::already_connected,
          "is connected, or was: reset it first"},
         {"too much private data",
@@ -281,6 +289,18 @@ TEST_F(Misuse, OfWorkRequestsIsRefusedWithAReason) {
         EXPECT_FALSE(retryable(refusal)) << request.what;
         EXPECT_GT(refusal_text(refusal).size(), 20u) << "a sentence says what to do";
     }
+}
+
+TEST(Names, OfSessionsAndQueuePairsStay) {
+    TestRuntime runtime(test_config());
+    TestSession session = runtime.open_session({.name = "gateway \"1\""});
+    QueuePair qp = runtime.create_queue_pair({.name = "orders", .shares = {{.session = &session}}});
+    (void)qp.reset();
+    const QueuePair moved = std::move(qp);
+    EXPECT_EQ(session.name(), "gateway \"1\"");
+    EXPECT_EQ(moved.name(), "orders");
+    EXPECT_EQ(runtime.open_session().name(), "");
+    EXPECT_EQ(Session().name(), "");
 }
 
 }  // namespace

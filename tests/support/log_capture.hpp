@@ -1,6 +1,7 @@
 // Redirects this process's log from stderr into a buffer for as long as the object lives.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -17,7 +18,8 @@ namespace pollcore::test {
 class LogCapture {
 public:
     explicit LogCapture(LogLevel level) : file_(::memfd_create("log", MFD_CLOEXEC)), level_before_(log_level()) {
-        if (!file_.valid()) {
+        // Several threads may write at once. Without O_APPEND they may write to the same place.
+        if (!file_.valid() || ::fcntl(file_.get(), F_SETFL, O_APPEND) != 0) {
             throw std::runtime_error("no memfd for the log");
         }
         set_log_output(file_.get());

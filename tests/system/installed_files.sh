@@ -10,7 +10,7 @@ running() { :; }
 
 step="the configuration is where pollcored looks for it, and what an operator made of it stays"
 pollcored=$root$prefix/$(option bindir)/pollcored
-file=$("$pollcored" --help | sed -n 's/.*--config FILE=\(.*\)/\1/p')
+file=$("$pollcored" --help-all | sed -n 's/.*--config FILE=\(.*\)/\1/p')
 [[ $file == /* && -f $root$file ]] || fail "pollcored looks at '$file'"
 cmp "$root$file" "$here/../../config/pollcored.toml"
 "$pollcored" --check >"$work/check.out" 2>&1 || true # this machine may have a configuration, valid or not

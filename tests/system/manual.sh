@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checks three things: the manual pages say what --help says; what --version prints; what bash completes.
+# Checks the manual: --help fits a screen, and --help-all prints the rest; the manual pages say what --help-all says; what
+# --version prints; what bash completes.
 set -euo pipefail
 here=$(dirname "$0")
 # shellcheck source=tests/system/steps.sh
@@ -14,24 +15,62 @@ step='the pages are man(7) without a fault'
 mandoc -T lint -W error "$pages"/*.1 >"$work/lint.out"
 passed
 
+# PROGRAM ARGUMENT...: checks the size of its --help, in a screen of 80 columns.
+fits_a_screen() {
+    local lines columns
+    "$@" --help >"$work/short.out" || fail "$* --help fails"
+    lines=$(wc -l <"$work/short.out")
+    columns=$(wc -L <"$work/short.out")
+    [[ $lines -ge 3 && $lines -le 24 && $columns -le 80 ]] || fail "$* --help has $lines lines of up to $columns columns"
+    sizes="$sizes $lines"
+}
+# PROGRAM ARGUMENT...: checks that --help names --help-all, that this has all long options of --help, and that it has more.
+rest_is_behind() {
+    local option
+    "$@" --help >"$work/short.out"
+    "$@" --help-all >"$work/help.out"
+    grep -qw -e --help-all "$work/short.out" || fail "$* --help does not name --help-all"
+    while read -r option; do
+        grep -qw -e "$option" "$work/help.out" || [[ $option == --help-all ]] || fail "$* --help-all says nothing of $option"
+    done < <(grep -oE -e '--[A-Za-z_-]+' "$work/short.out")
+    [[ $(wc -w <"$work/help.out") -gt $(wc -w <"$work/short.out") ]] || fail "$* --help-all says no more than --help"
+}
+commands=("$pollcored" "$pollperf" "$pollperf lat" "$pollperf wake")
+step='--help of each program and script fits a screen'
+sizes=''
+for command in "${commands[@]}"; do
+    # shellcheck disable=SC2086 # the words of a command
+    fits_a_screen $command
+    # shellcheck disable=SC2086
+    rest_is_behind $command
+done
+for script in "$here"/../../scripts/*; do
+    [[ -x $script && -f $script ]] || continue
+    fits_a_screen "$script"
+    case $script in
+        */bench | */rxe-vm | */verify-nic) rest_is_behind "$script" ;;
+    esac
+done
+passed "lines:$sizes"
+
 # PAGE PROGRAM ARGUMENT...: checks that the page has each long option and each exit code of the help.
 same_as_help() {
     local page=$1 text option count=0
     shift
     text=$(mandoc -T ascii "$pages/$page" | sed 's,.\x08,,g')
-    "$@" --help >"$work/help.out"
+    "$@" --help-all >"$work/help.out"
     while read -r option; do
         grep -qw -e "$option" <<<"$text" || fail "$page says nothing of $option"
         count=$((count + 1))
     done < <(grep -oE -e '^ +(-[A-Za-z],)?--[A-Za-z_-]+' "$work/help.out" | grep -oE -e '--[A-Za-z_-]+')
-    [[ $count -ge ${least:?} ]] || fail "$* --help has $count options only"
+    [[ $count -ge ${least:?} ]] || fail "$* --help-all has $count options only"
     while read -r option _; do
         grep -q "^ *$option  " <<<"${text#*EXIT STATUS}" || fail "$page says nothing of exit code $option"
     done < <(sed -n '/^Exit status:/,/^$/s/^  \([0-9]\) /\1 /p' "$work/help.out")
     [[ $text == *'EXIT STATUS'* && $text == *'SEE ALSO'* ]] || fail "$page has not all sections"
     options="$options $count"
 }
-step='a page has what --help has'
+step='a page has what --help-all has'
 options=''
 least=5 same_as_help pollcored.1 "$pollcored"
 least=20 same_as_help pollperf-lat.1 "$pollperf" lat
@@ -71,6 +110,7 @@ compopt() { :; } # outside completion, the builtin fails
 touch "$work/some.toml"
 completes 'lat' pollperf la
 [[ $(complete_words pollperf lat --w | tr ' ' '\n' | sort | paste -sd' ') == '--wait --warmup --worker-core' ]]
+completes '--help --help-all' pollperf lat --he
 completes 'credits' pollperf lat --flow cr
 completes 'spin' pollperf lat --wait sp
 completes "$work/some.toml" pollcored --config "$work/some"

@@ -122,10 +122,10 @@ def run_front(program, config, installed):
 
 
 def help_of(name, cache={}):
-    """Returns the --help texts of a program of this project; empty for any other program."""
+    """Returns the whole help texts of a program of this project; empty for any other program."""
     if name not in cache:
-        commands = {"pollcored": [[BUILD / "apps/pollcored/pollcored", "--help"]],
-                    "pollperf": [[BUILD / "apps/pollperf/pollperf", *command, "--help"] for command in ((), ("lat",), ("wake",))]}
+        commands = {"pollcored": [[BUILD / "apps/pollcored/pollcored", "--help-all"]],
+                    "pollperf": [[BUILD / "apps/pollperf/pollperf", *command, "--help-all"] for command in ((), ("lat",), ("wake",))]}
         if (ROOT / name).is_file() and name.startswith("scripts/"):
             commands[name] = [[ROOT / name, "--help"]]
             (ROOT / name).stat().st_mode & 0o100 or complain(name, "cannot be run")

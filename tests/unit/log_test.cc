@@ -23,9 +23,13 @@ namespace pollcore {
 namespace {
 
 using log_detail::Format;
-using log_detail::make_line;
 
 constexpr std::chrono::system_clock::time_point kLeapDay{std::chrono::microseconds(1'709'208'000'000'001)};
+
+std::string line_of(Format format, LogLevel level, std::chrono::system_clock::time_point time,
+                    const std::string& text) {
+    return log_detail::make_line(format, level, time, text).written;
+}
 
 // During a test the log is written to a packet pipe: each read returns the data of one write.
 class LogTest : public testing::Test {
@@ -68,26 +72,35 @@ protected:
 };
 
 TEST(LogLine, has_time_and_level_in_plain_form) {
-    EXPECT_EQ(make_line(Format::plain, LogLevel::warning, kLeapDay, "text"),
+    EXPECT_EQ(line_of(Format::plain, LogLevel::warning, kLeapDay, "text"),
               "2024-02-29T12:00:00.000001Z warning: text\n");
-    EXPECT_EQ(make_line(Format::plain, LogLevel::error, kLeapDay, ""), "2024-02-29T12:00:00.000001Z error: \n");
+    EXPECT_EQ(line_of(Format::plain, LogLevel::error, kLeapDay, ""), "2024-02-29T12:00:00.000001Z error: \n");
 }
 
 TEST(LogLine, has_a_priority_for_the_journal) {
-    EXPECT_EQ(make_line(Format::journal, LogLevel::error, kLeapDay, "a"), "<3>a\n");
-    EXPECT_EQ(make_line(Format::journal, LogLevel::warning, kLeapDay, "a"), "<4>a\n");
-    EXPECT_EQ(make_line(Format::journal, LogLevel::info, kLeapDay, "a"), "<6>a\n");
-    EXPECT_EQ(make_line(Format::journal, LogLevel::debug, kLeapDay, "a"), "<7>a\n");
+    EXPECT_EQ(line_of(Format::journal, LogLevel::error, kLeapDay, "a"), "<3>a\n");
+    EXPECT_EQ(line_of(Format::journal, LogLevel::warning, kLeapDay, "a"), "<4>a\n");
+    EXPECT_EQ(line_of(Format::journal, LogLevel::info, kLeapDay, "a"), "<6>a\n");
+    EXPECT_EQ(line_of(Format::journal, LogLevel::debug, kLeapDay, "a"), "<7>a\n");
 }
 
 TEST(LogLine, stays_one_line_whatever_the_text) {
-    EXPECT_EQ(make_line(Format::journal, LogLevel::info, kLeapDay, "a\nb\tc\x1b[31m\x7f\r"),
+    EXPECT_EQ(line_of(Format::journal, LogLevel::info, kLeapDay, "a\nb\tc\x1b[31m\x7f\r"),
               "<6>a\\nb\\tc\\x1b[31m\\x7f\\x0d\n");
+}
+
+TEST(LogLine, is_given_to_a_function_without_prefix_and_newline) {
+    for (const Format format : {Format::plain, Format::journal}) {
+        const auto line = log_detail::make_line(format, LogLevel::warning, kLeapDay, "a\nb");
+        EXPECT_EQ(line.parts().text, "a\\nb");
+        EXPECT_EQ(line.parts().level, LogLevel::warning);
+        EXPECT_EQ(line.parts().time, kLeapDay);
+    }
 }
 
 TEST(LogLine, is_cut_where_a_pipe_would_tear_it) {
     for (const char filler : {'x', '\n', '\x01'}) {
-        const std::string line = make_line(Format::plain, LogLevel::info, kLeapDay, std::string(2 * PIPE_BUF, filler));
+        const std::string line = line_of(Format::plain, LogLevel::info, kLeapDay, std::string(2 * PIPE_BUF, filler));
         EXPECT_LE(line.size(), static_cast<std::size_t>(PIPE_BUF));
         EXPECT_GT(line.size(), static_cast<std::size_t>(PIPE_BUF) - 8);
         EXPECT_TRUE(line.ends_with("...\n"));

@@ -226,9 +226,11 @@ TEST_F(LogWriterTest, begins_again_after_an_end_that_was_cut_short) {
 }
 
 TEST_F(LogWriterTest, shares_its_thread) {
-    std::optional<LogWriter> first(std::in_place);
+    std::optional<LogWriter> first([] {});
     bool settled_again = false;
     const LogWriter second([&] { settled_again = true; });
+    log_info("line 0 .");
+    EXPECT_EQ(number_of(next_line()), 0);
     EXPECT_FALSE(settled_again);
     first.reset();
     (void)log_until_lost(1);  // this call does not wait, which shows that a log writer is still running
