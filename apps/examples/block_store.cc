@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::uint32_t kDepth = 32;
 constexpr std::uint32_t kBlock = 4096;
-constexpr std::uint64_t kBlocksMax = 1u << 20;
+constexpr std::uint64_t kBlocksMax = 1u << 16;
 constexpr std::chrono::seconds kPatience{30};
 
 // CRC32C, the checksum of iSCSI and NVMe (RFC 3720, section 12.1). CPUs have an instruction for it.
