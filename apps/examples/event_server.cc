@@ -14,7 +14,6 @@
 #include <array>
 #include <bit>
 #include <cerrno>
-#include <charconv>
 #include <map>
 #include <span>
 #include <string>
@@ -151,7 +150,7 @@ private:
         while (std::optional<ConnectionRequest> request = listener_.next_request(std::chrono::milliseconds(0))) {
             try {
                 QueuePair qp = messages_.create_queue_pair();
-                request->begin_accept(qp);
+                request->begin_accept(qp, {.timeout = kPatience});
                 const QpHandle handle = qp.handle();
                 connections_.emplace(handle, Connection{std::move(qp)});
             } catch (const Error& error) {  // this client is turned away, and the server goes on
@@ -227,7 +226,7 @@ private:
     void connect() {
         for (; begun_ < count_ && begun_ - established_ < kAtOnce; ++begun_) {
             QueuePair qp = messages_.create_queue_pair();
-            qp.begin_connect(address_);
+            qp.begin_connect(address_, {.timeout = kPatience});
             const QpHandle handle = qp.handle();
             clients_.emplace(handle, Client{std::move(qp), fmt::format("client {}", begun_)});
         }
@@ -307,16 +306,6 @@ void serve(const char* file, std::uint32_t connections, const std::string& addre
     fmt::print("{} connections: each was accepted, echoed its message, and was told of the end\n", connections);
 }
 
-std::uint32_t number(std::string_view text) {
-    constexpr std::uint32_t kMost = kQpsMax / 2;
-    std::uint32_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size() || value == 0 || value > kMost) {
-        throw std::runtime_error(fmt::format("\"{}\" is not accepted: a number from 1 to {} is", text, kMost));
-    }
-    return value;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -324,6 +313,8 @@ int main(int argc, char** argv) {
         fmt::print(stderr, "usage: event_server CONFIG [CONNECTIONS [ADDRESS]]\n");
         return 2;
     }
-    return example::run(
-        [&] { serve(argv[1], argc > 2 ? number(argv[2]) : 1000, argc > 3 ? argv[3] : "event_server"); });
+    return example::run([&] {
+        const auto connections = argc > 2 ? example::number(argv[2], 1, kQpsMax / 2) : 1000;
+        serve(argv[1], static_cast<std::uint32_t>(connections), argc > 3 ? argv[3] : "event_server");
+    });
 }

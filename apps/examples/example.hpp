@@ -4,12 +4,16 @@
 // Thread safety: call a function only on the thread that uses the session.
 #pragma once
 
+#include <charconv>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <stdexcept>
+#include <string_view>
 #include <thread>
 
 #include <fmt/format.h>
@@ -29,25 +33,29 @@ inline void submit(pollcore::Session& session, const pollcore::WorkRequest& requ
     accepted(session.try_submit(request));
 }
 
-/// Spins for the next completion of the session, for at most kPatience. Yields the CPU from time to time, because on a
-/// machine with one CPU the worker needs it.
-template <class Completion = pollcore::Completion>
-Completion next_completion(pollcore::Session& session) {
-    constexpr std::chrono::seconds kPatience{10};
-    constexpr std::chrono::microseconds kBeforeOthers{20};
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    Completion completion;
-    while (session.poll({&completion, 1}, kBeforeOthers) == 0) {
-        std::this_thread::yield();
-        if (std::chrono::steady_clock::now() > deadline) {
-            throw std::runtime_error("no completion came");
-        }
-    }
+inline void succeeded(const pollcore::Completion& completion) {
     if (!completion.ok()) {
         throw std::runtime_error(fmt::format("request {} completed with {} ({})", completion.tag,
                                              pollcore::status_name(completion.status),
                                              pollcore::status_text(completion.status)));
     }
+}
+
+/// Spins for the next completion of the session, for at least 10 seconds before it gives up. Yields the CPU from time
+/// to time, because on a machine with one CPU the worker needs it. Counts its turns instead of reading a clock, so that
+/// a process that was stopped (SIGSTOP) does not give up when it goes on.
+template <class Completion = pollcore::Completion>
+Completion next_completion(pollcore::Session& session) {
+    constexpr std::chrono::microseconds kBeforeOthers{20};
+    constexpr int kTurns = std::chrono::seconds(10) / kBeforeOthers;
+    Completion completion;
+    for (int turn = 0; session.poll({&completion, 1}, kBeforeOthers) == 0; ++turn) {
+        if (turn == kTurns) {
+            throw std::runtime_error("no completion came");
+        }
+        std::this_thread::yield();
+    }
+    succeeded(completion);
     return completion;
 }
 
@@ -88,6 +96,17 @@ private:
     std::optional<pollcore::Runtime> runtime_;
     std::optional<pollcore::Attachment> attachment_;
 };
+
+/// The number that an argument of the program is.
+inline std::uint64_t number(std::string_view text, std::uint64_t least,
+                            std::uint64_t most = std::numeric_limits<std::uint64_t>::max()) {
+    std::uint64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
+        throw std::runtime_error(fmt::format("\"{}\" is not accepted: a number from {} to {} is", text, least, most));
+    }
+    return value;
+}
 
 /// Runs `program`; an exception's text goes to stderr.
 template <class Program>

@@ -1,17 +1,19 @@
-// An order gateway: a trader sends orders of a fixed size, and the gateway answers each order. The program compares
-// every round trip with a time budget.
+// An order gateway in open loop: each order is due at its time, whether or not earlier orders were answered. The
+// gateway sends to two exchanges. The second exchange halts: it takes no orders until the first exchange is far ahead.
+// Flow control then holds back the orders to the second exchange. None is lost, and the orders to the first exchange go
+// on.
 //
-//   order_gateway CONFIG [ORDERS [BUDGET_NS]]        for example: order_gateway config/loopback.toml 100000 5000
+//   order_gateway CONFIG [ORDERS [RATE]]        for example: order_gateway config/loopback.toml 20000 100000
 //
-// One thread serves both sessions, trader and gateway, in turn. Two CPUs are therefore enough: one for this thread and
-// one for the worker. On one CPU the thread and the worker take turns, and the times mean little.
+// Each exchange gets ORDERS orders, RATE a second. The time of an order begins when the order is due. So this time
+// includes the time for which the order was held back.
+//
+// One thread serves gateway and exchanges in turn. Two CPUs are therefore enough: one for this thread and one for the
+// worker. On one CPU the thread and the worker take turns, and the times mean little.
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <charconv>
 #include <cstring>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "example.hpp"
@@ -20,144 +22,203 @@ using namespace pollcore;
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kLate{1};  // an order that takes longer from due to answered is counted
+constexpr std::chrono::seconds kPatience{30};
+constexpr std::uint64_t kMost = 100'000'000;  // orders, and orders a second
+
 struct Order {
     std::uint64_t id;
-    std::uint64_t sent_ns;
     std::uint32_t price;
     std::uint32_t quantity;
 };
 struct Answer {
     std::uint64_t id;
-    std::uint64_t sent_ns;
+    std::uint32_t price;
     std::uint32_t filled;
-    std::uint32_t accepted;
 };
 static_assert(sizeof(Order) == sizeof(Answer));
 
-std::uint64_t now_ns() {
-    return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
-                                      std::chrono::nanoseconds(1));
-}
-
-// One end: a queue pair, and one buffer for each posted receive.
+// One end of a connection. By the credits, no end sends more than the other end has room for.
 class End {
 public:
-    End(Runtime& runtime, Session& session)
-        : session_(session),
-          memory_(runtime.allocate(kReceives * kBuffer, Access::local())),
-          qp_(runtime.create_queue_pair(
-              {.shares = {{.session = &session}}, .recv_depth = kReceives, .inline_max = sizeof(Order)})) {
-        for (std::uint64_t slot = 0; slot < kReceives; ++slot) {
-            post_receive(slot);
-        }
-    }
+    explicit End(Runtime& runtime)
+        : session_(runtime.open_session({.pool_buffers = 2 * kReceives})),
+          pool_(runtime.create_receive_pool(
+              {.session = &session_, .buffers = 2 * kReceives, .buffer_bytes = sizeof(Order)})),
+          qp_(runtime.create_queue_pair({.shares = {{.session = &session_}},
+                                         .recv_depth = kReceives,
+                                         .pool = &pool_,
+                                         .inline_max = sizeof(Order),
+                                         .flow = FlowControl::credits})) {}
 
     QueuePair& qp() { return qp_; }
 
+    // Returns false if there is no room now. The payload is copied into the request, so `message` need not stay.
     template <class Message>
-    void send(const Message& message) {
-        // The payload is copied into the request, so `message` need not stay, nor be in registered memory.
-        example::accepted(
-            session_.try_submit_inline(WorkRequest::send(qp_.handle(), {}), std::as_bytes(std::span(&message, 1))));
+    [[nodiscard]] bool send(const Message& message) {
+        // Unsignaled, so the only completions are messages and failures.
+        const Refusal refusal = session_.try_submit_inline(WorkRequest::send(qp_.handle(), {}).unsignaled(),
+                                                           std::as_bytes(std::span(&message, 1)));
+        if (retryable(refusal)) {
+            return false;
+        }
+        example::accepted(refusal);
+        return true;
     }
 
-    // The next message. Skips the completions of this end's own sends.
+    // The next message, if one has come.
     template <class Message>
-    Message receive() {
-        for (;;) {
-            const Completion completion = example::next_completion(session_);
-            if (!completion.from_recv_queue()) {
-                continue;
+    [[nodiscard]] std::optional<Message> receive() {
+        Completion completion;
+        if (session_.poll({&completion, 1}) == 0) {
+            return std::nullopt;
+        }
+        example::succeeded(completion);
+        if (completion.byte_len != sizeof(Message)) {
+            throw std::runtime_error(fmt::format("a message of {} bytes came", completion.byte_len));
+        }
+        Message message;
+        std::memcpy(&message, pool_.message(completion).data(), sizeof message);
+        example::accepted(session_.release(completion));
+        return message;
+    }
+
+private:
+    static constexpr std::uint32_t kReceives = 32;
+
+    Session session_;
+    ReceivePool pool_;
+    QueuePair qp_;
+};
+
+class Exchange : public End {
+public:
+    using End::End;
+
+    [[nodiscard]] std::uint64_t answered() const { return answered_; }
+
+    // Answers the orders that have come. Takes no further order while there is no room for an answer.
+    void turn() {
+        while (answer_ || take()) {
+            if (!send(*answer_)) {
+                return;
             }
-            if (completion.byte_len != sizeof(Message)) {
-                throw std::runtime_error(fmt::format("a message of {} bytes came", completion.byte_len));
-            }
-            Message message;
-            std::memcpy(&message, memory_.data() + completion.tag * kBuffer, sizeof message);
-            post_receive(completion.tag);
-            return message;
+            answer_.reset();
+            ++answered_;
         }
     }
 
 private:
-    static constexpr std::size_t kBuffer = 64;
-    static constexpr std::uint32_t kReceives = 16;
-
-    void post_receive(std::uint64_t slot) {
-        const Sge buffer = memory_.sge(slot * kBuffer, kBuffer);
-        example::submit(session_, WorkRequest::recv(qp_.handle(), buffer).with_tag(slot));
+    [[nodiscard]] bool take() {
+        if (const std::optional<Order> order = receive<Order>()) {
+            answer_ = Answer{.id = order->id, .price = order->price, .filled = order->quantity};
+        }
+        return answer_.has_value();
     }
 
-    Session& session_;
-    MemoryRegion memory_;
-    QueuePair qp_;
+    std::optional<Answer> answer_;  // not sent yet
+    std::uint64_t answered_ = 0;
 };
 
-std::uint64_t number(const char* text, std::uint64_t least) {
-    std::uint64_t value = 0;
-    const std::string_view all(text);
-    const auto [end, error] = std::from_chars(all.data(), all.data() + all.size(), value);
-    if (error != std::errc() || end != all.data() + all.size() || value < least) {
-        throw std::runtime_error(fmt::format("\"{}\" is not accepted: a number from {} on is", text, least));
+// The gateway's end of the connection to one exchange.
+class Line : public End {
+public:
+    Line(Runtime& runtime, std::uint64_t orders, std::uint64_t rate)
+        : End(runtime), orders_(orders), interval_(std::chrono::nanoseconds(std::chrono::seconds(1)) / rate) {
+        times_.reserve(orders);
     }
-    return value;
-}
 
-void print_histogram(const std::vector<std::uint64_t>& latencies) {
-    std::array<std::size_t, 64> buckets{};  // by power of two
-    for (const std::uint64_t latency : latencies) {
-        ++buckets[static_cast<std::size_t>(std::bit_width(latency))];
-    }
-    const std::size_t most = *std::max_element(buckets.begin(), buckets.end());
-    for (std::size_t i = 1; i < buckets.size(); ++i) {
-        if (buckets[i] != 0) {
-            fmt::print("  from {:>9} ns {:>9}  {:#<{}}\n", std::uint64_t{1} << (i - 1), buckets[i], "#",
-                       1 + 50 * buckets[i] / most);
+    [[nodiscard]] std::uint64_t answered() const { return times_.size(); }
+
+    // Sends the orders that are due, as far as there is room, and takes the answers that have come. The first order is
+    // due at `begin`.
+    void turn(Clock::time_point begin) {
+        const auto due = std::min(orders_, static_cast<std::uint64_t>((Clock::now() - begin) / interval_) + 1);
+        while (sent_ < due && send(Order{.id = sent_, .price = 100, .quantity = quantity(sent_)})) {
+            ++sent_;
+        }
+        if (sent_ < due) {
+            held_back_ += due - std::max(sent_, counted_);
+            most_at_a_time_ = std::max(most_at_a_time_, due - sent_);
+            counted_ = due;
+        }
+        while (const std::optional<Answer> answer = receive<Answer>()) {
+            if (answer->id != answered() || answer->filled != quantity(answer->id)) {
+                throw std::runtime_error(fmt::format("the answer to order {} is to order {}, with {} pieces",
+                                                     answered(), answer->id, answer->filled));
+            }
+            times_.push_back(Clock::now() - (begin + answer->id * interval_));
         }
     }
-}
 
-void trade(const char* config, std::uint64_t orders, std::uint64_t budget_ns) {
+    void report() {
+        const auto late = std::count_if(times_.begin(), times_.end(), [](auto time) { return time > kLate; });
+        std::sort(times_.begin(), times_.end());
+        fmt::print(
+            "{} orders, each answered once and in order; {} held back, at most {} at a time; {} late by {} ms\n"
+            "  from due to answered: median {} ns, 99% {} ns, worst {} ns\n",
+            orders_, held_back_, most_at_a_time_, late, kLate.count(), times_[times_.size() / 2].count(),
+            times_[times_.size() * 99 / 100].count(), times_.back().count());
+    }
+
+private:
+    static std::uint32_t quantity(std::uint64_t id) { return static_cast<std::uint32_t>(id % 7); }
+
+    std::uint64_t orders_;
+    std::chrono::nanoseconds interval_;
+    std::uint64_t sent_ = 0;
+    std::uint64_t held_back_ = 0;
+    std::uint64_t counted_ = 0;  // all orders before this one were sent when they were due, or are in held_back_
+    std::uint64_t most_at_a_time_ = 0;
+    std::vector<std::chrono::nanoseconds> times_;
+};
+
+void trade(const char* config, std::uint64_t orders, std::uint64_t rate) {
     Runtime runtime(load_config(config));
-    Session traders = runtime.open_session();
-    Session gateways = runtime.open_session({.worker = runtime.config().workers.front().name});
-    End trader(runtime, traders);
-    End gateway(runtime, gateways);
-    example::connect(trader.qp(), gateway.qp());
-
-    std::vector<std::uint64_t> latencies;
-    latencies.reserve(orders);
-    std::uint64_t filled = 0;
-    for (std::uint64_t id = 1; id <= orders; ++id) {
-        trader.send(Order{.id = id, .sent_ns = now_ns(), .price = 100, .quantity = static_cast<std::uint32_t>(id % 7)});
-
-        const auto order = gateway.receive<Order>();
-        gateway.send(Answer{.id = order.id, .sent_ns = order.sent_ns, .filled = order.quantity, .accepted = 1});
-
-        const auto answer = trader.receive<Answer>();
-        if (answer.id != id) {
-            throw std::runtime_error(fmt::format("the answer to order {} came for order {}", answer.id, id));
-        }
-        latencies.push_back(now_ns() - answer.sent_ns);
-        filled += answer.filled;
+    std::array<Exchange, 2> exchanges{Exchange(runtime), Exchange(runtime)};
+    std::array<Line, 2> gateway{Line(runtime, orders, rate), Line(runtime, orders, rate)};
+    for (std::size_t i = 0; i < 2; ++i) {
+        example::connect(gateway[i].qp(), exchanges[i].qp());
     }
 
-    const auto late =
-        std::count_if(latencies.begin(), latencies.end(), [&](auto latency) { return latency > budget_ns; });
-    fmt::print("{} orders, {} pieces filled, order to answer:\n", orders, filled);
-    print_histogram(latencies);
-    std::sort(latencies.begin(), latencies.end());
-    fmt::print("median {} ns, 99% {} ns, worst {} ns; {} over the budget of {} ns\n", latencies[latencies.size() / 2],
-               latencies[latencies.size() * 99 / 100], latencies.back(), late, budget_ns);
+    const Clock::time_point begin = Clock::now();
+    const Clock::time_point end = begin + kPatience + orders * std::chrono::seconds(1) / rate;
+    while (gateway[0].answered() < orders || gateway[1].answered() < orders) {
+        for (Line& line : gateway) {
+            line.turn(begin);
+        }
+        exchanges[0].turn();
+        const bool halted = exchanges[1].answered() >= orders / 4 && exchanges[0].answered() < orders / 2;
+        if (!halted) {
+            exchanges[1].turn();
+        }
+        if (Clock::now() > end) {
+            throw std::runtime_error(fmt::format("of {} orders, the exchanges have answered only {} and {}", orders,
+                                                 gateway[0].answered(), gateway[1].answered()));
+        }
+        std::this_thread::yield();
+    }
+    fmt::print("exchange 1: ");
+    gateway[0].report();
+    fmt::print("exchange 2, which halted: ");
+    gateway[1].report();
+    for (std::size_t worker = 0; worker < runtime.worker_count(); ++worker) {
+        fmt::print("worker {}: {} messages waited until their receiver had room\n", worker,
+                   runtime.worker_counters(worker).waits_for_credit.value());
+    }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
     if (argc < 2 || argc > 4) {
-        fmt::print(stderr, "usage: order_gateway CONFIG [ORDERS [BUDGET_NS]]\n");
+        fmt::print(stderr, "usage: order_gateway CONFIG [ORDERS [RATE]]\n");
         return 2;
     }
-    return example::run(
-        [&] { trade(argv[1], argc > 2 ? number(argv[2], 1) : 100'000, argc > 3 ? number(argv[3], 1) : 10'000); });
+    return example::run([&] {
+        trade(argv[1], argc > 2 ? example::number(argv[2], 1, kMost) : 20'000,
+              argc > 3 ? example::number(argv[3], 1, kMost) : 100'000);
+    });
 }

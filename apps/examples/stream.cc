@@ -13,7 +13,6 @@
 // (rendezvous). ADDRESS is an address as for Context::listen: 192.0.2.7:7471, or a name on a software device. Example:
 //   stream config/loopback.toml credits both anywhere 100000 5
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <random>
 #include <string>
@@ -244,16 +243,6 @@ void write(example::Place& place, FlowControl flow, const std::string& address, 
     }
 }
 
-std::uint64_t number(const char* text) {
-    std::uint64_t value = 0;
-    const std::string_view all(text);
-    const auto [end, error] = std::from_chars(all.data(), all.data() + all.size(), value);
-    if (error != std::errc() || end != all.data() + all.size()) {
-        throw std::runtime_error(fmt::format("\"{}\" is no number", text));
-    }
-    return value;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -271,8 +260,10 @@ int main(int argc, char** argv) {
         example::Place place(argv[1]);
         const FlowControl flow = kind == "ring" ? FlowControl::ring : FlowControl::credits;
         const std::string address = argv[4];
-        const std::uint64_t messages = role != "read" && argc > 5 ? number(argv[5]) : 100'000;
-        const std::uint64_t pause_us = role == "read" && argc > 5 ? number(argv[5]) : argc > 6 ? number(argv[6]) : 0;
+        const std::uint64_t messages = role != "read" && argc > 5 ? example::number(argv[5], 0) : 100'000;
+        const std::uint64_t pause_us = role == "read" && argc > 5 ? example::number(argv[5], 0)
+                                       : argc > 6                 ? example::number(argv[6], 0)
+                                                                  : 0;
         if (role == "read") {
             Reader(place.context(), flow, address, pause_us).read();
         } else if (role == "write") {

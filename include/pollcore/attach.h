@@ -8,7 +8,8 @@
  * returns a pointer returns NULL on failure. After a failure, pollcore_error() returns a sentence that describes it.
  * The functions that return a pollcore_refusal set no such sentence.
  *
- * Thread safety, as in C++: one thread at a time may use a session; any thread may use everything else.
+ * Thread safety, as in C++: one thread at a time may use a session, except for pollcore_poke; any thread may use
+ * everything else.
  */
 #ifndef POLLCORE_ATTACH_H
 #define POLLCORE_ATTACH_H
@@ -92,7 +93,7 @@ enum { POLLCORE_WITH_IMM = 1, POLLCORE_BY_RUNTIME = 4, POLLCORE_FROM_RECV_QUEUE 
 typedef int pollcore_refusal;
 
 /** Returns a sentence about this thread's last failure, or "". It is valid until this thread's next failure or next
- * call of pollcore_next_request. */
+ * call of pollcore_next_request or pollcore_next_event. */
 POLLCORE_API const char* pollcore_error(void);
 POLLCORE_API const char* pollcore_refusal_name(pollcore_refusal refusal);
 POLLCORE_API const char* pollcore_status_name(uint8_t status);
@@ -135,6 +136,9 @@ POLLCORE_API int pollcore_event_fd(const pollcore_session* session);
 /** Returns 1 if the descriptor becomes readable with the next completion. Returns 0 if nothing was armed: either poll
  * first, or the session has no events. */
 POLLCORE_API int pollcore_arm(pollcore_session* session);
+/** Ends a pollcore_wait of the thread that uses the session: it returns 1. Any thread may call this, until the session
+ * is closed. */
+POLLCORE_API void pollcore_poke(pollcore_session* session);
 /** Returns the number of requests in flight. */
 POLLCORE_API uint64_t pollcore_in_flight(pollcore_session* session);
 
@@ -173,7 +177,8 @@ POLLCORE_API pollcore_qp* pollcore_create_qp(pollcore_attachment* attachment, po
                                              const pollcore_qp_options* options);
 POLLCORE_API void pollcore_close_qp(pollcore_qp* qp);
 POLLCORE_API pollcore_qp_handle pollcore_handle(const pollcore_qp* qp);
-/** `address` is "ADDRESS:PORT" on a verbs device, and a name on a software device. */
+/** `address` is "ADDRESS:PORT" on a verbs device, and a name on a software device. Does not return before the
+ * connection is established or has failed. */
 POLLCORE_API int pollcore_connect(pollcore_qp* qp, const char* address, uint32_t timeout_ms);
 POLLCORE_API int pollcore_disconnect(pollcore_qp* qp);
 /** The queue pair has a new handle afterwards. */
@@ -190,9 +195,57 @@ POLLCORE_API void pollcore_close_listener(pollcore_listener* listener);
 POLLCORE_API const char* pollcore_listener_address(const pollcore_listener* listener);
 /** If no request came within the time, returns NULL, and pollcore_error() returns "". */
 POLLCORE_API pollcore_request* pollcore_next_request(pollcore_listener* listener, uint32_t timeout_ms);
-/** pollcore_accept and pollcore_reject both end the request. */
+/** pollcore_accept, pollcore_begin_accept and pollcore_reject end the request, even if they fail. Without a request or
+ * a queue pair, the first two return EINVAL. */
 POLLCORE_API int pollcore_accept(pollcore_request* request, pollcore_qp* qp, uint32_t timeout_ms);
 POLLCORE_API void pollcore_reject(pollcore_request* request);
+
+/** These functions serve a thread with many connections. Each begins an operation, and returns at once. The
+ * operation ends with one event, within its time limit; pollcore_cancel ends it early. A limit of 0 for a reset or a
+ * close is the daemon's drain_timeout. pollcore_close_qp does not wait for a queue pair with an operation under way, or
+ * with the event POLLCORE_EVENT_CLOSED. */
+POLLCORE_API int pollcore_begin_connect(pollcore_qp* qp, const char* address, uint32_t timeout_ms);
+POLLCORE_API int pollcore_begin_accept(pollcore_request* request, pollcore_qp* qp, uint32_t timeout_ms);
+POLLCORE_API int pollcore_begin_reset(pollcore_qp* qp, uint32_t timeout_ms);
+POLLCORE_API int pollcore_begin_close(pollcore_qp* qp, uint32_t timeout_ms);
+POLLCORE_API int pollcore_cancel(pollcore_qp* qp);
+
+/** Values of EventType in event.hpp, which describes them. Values below 128 are those of enum ibv_event_type. */
+enum {
+    POLLCORE_EVENT_DEVICE_REMOVED = 128,
+    POLLCORE_EVENT_STOPPING = 129,
+    POLLCORE_EVENT_CONNECT_REQUEST = 130, /**< see pollcore_is_of_listener */
+    POLLCORE_EVENT_ESTABLISHED = 131,
+    POLLCORE_EVENT_CONNECT_FAILED = 132,
+    POLLCORE_EVENT_DISCONNECTED = 133,
+    POLLCORE_EVENT_QP_ERROR = 134,
+    POLLCORE_EVENT_RESET_DONE = 135, /**< give the event to pollcore_renew */
+    POLLCORE_EVENT_CLOSED = 136
+};
+/** One event: see Event in event.hpp. */
+typedef struct pollcore_event {
+    uint8_t type;               /**< POLLCORE_EVENT_... */
+    uint8_t drained;            /**< RESET_DONE, CLOSED: 0 if requests were still in flight at the time limit */
+    int error;                  /**< CONNECT_FAILED, RESET_DONE, CLOSED: an errno value; 0 means success */
+    pollcore_qp_handle qp;      /**< events of a queue pair: its handle at the time of the event; else 0 */
+    pollcore_qp_handle renewed; /**< RESET_DONE: the queue pair's handle from now on */
+    uint32_t listener_device;   /**< for pollcore_is_of_listener, as listener_number */
+    uint64_t listener_number;
+    uint64_t lost_after; /**< see Event::lost_after */
+} pollcore_event;
+/** Waits for an event, as Context::next_event. Returns EAGAIN if no event came within the time. If the event has an
+ * error, pollcore_error() returns the reason, else "". */
+POLLCORE_API int pollcore_next_event(pollcore_attachment* attachment, pollcore_event* event, uint32_t timeout_ms);
+/** A descriptor that is readable while there is an event to take: see Context::event_fd. It belongs to the attachment.
+ * Returns -1 on failure. */
+POLLCORE_API int pollcore_attachment_event_fd(const pollcore_attachment* attachment);
+/** The verbs' name of an event's type. */
+POLLCORE_API const char* pollcore_event_type_name(uint8_t type);
+/** Returns 1 if the event is of this listener, else 0. */
+POLLCORE_API int pollcore_is_of_listener(const pollcore_event* event, const pollcore_listener* listener);
+/** Takes the result of pollcore_begin_reset from its event. The queue pair then has its new handle. Returns the event's
+ * error, or EINVAL for an event that is not POLLCORE_EVENT_RESET_DONE of this queue pair. */
+POLLCORE_API int pollcore_renew(pollcore_qp* qp, const pollcore_event* event);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,6 @@
 // The functions of attach.h. Each function calls its C++ counterpart. An exception becomes an errno value and a
 // sentence.
+#include <bit>
 #include <cstddef>
 #include <cstring>
 #include <exception>
@@ -18,6 +19,8 @@ using pollcore::Attachment;
 using pollcore::Completion;
 using pollcore::ConnectionRequest;
 using pollcore::Error;
+using pollcore::Event;
+using pollcore::EventType;
 using pollcore::Listener;
 using pollcore::MemoryRegion;
 using pollcore::QpHandle;
@@ -70,7 +73,10 @@ static_assert(POLLCORE_RECV == static_cast<int>(pollcore::Opcode::recv) &&
               int{POLLCORE_WITH_IMM} == int{pollcore::kWithImm} &&
               int{POLLCORE_BY_RUNTIME} == int{pollcore::kByRuntime} &&
               int{POLLCORE_FROM_RECV_QUEUE} == int{pollcore::kFromRecvQueue} &&
-              POLLCORE_QP_INFO_BYTES == sizeof(QpInfo));
+              POLLCORE_QP_INFO_BYTES == sizeof(QpInfo) &&
+              POLLCORE_EVENT_DEVICE_REMOVED == static_cast<int>(EventType::device_removed) &&
+              POLLCORE_EVENT_CONNECT_REQUEST == static_cast<int>(EventType::connect_request) &&
+              POLLCORE_EVENT_CLOSED == static_cast<int>(EventType::closed));
 static_assert(POLLCORE_LOG_ERROR == static_cast<int>(pollcore::LogLevel::error) &&
               POLLCORE_LOG_WARNING == static_cast<int>(pollcore::LogLevel::warning) &&
               POLLCORE_LOG_INFO == static_cast<int>(pollcore::LogLevel::info) &&
@@ -127,6 +133,22 @@ pollcore::FlowControl flow_control_of(std::uint32_t number) {
 
 std::string text(const char* from) {
     return from != nullptr ? from : "";
+}
+
+pollcore_qp_handle number_of(QpHandle handle) noexcept {
+    return std::bit_cast<pollcore_qp_handle>(handle);
+}
+
+// Ends the request.
+template <class F>
+int answer(pollcore_request* request, pollcore_qp* qp, F&& call) noexcept {
+    const std::unique_ptr<pollcore_request> owned(request);
+    return attempt([&] {
+        if (request == nullptr || qp == nullptr) {
+            throw Error(EINVAL, "accepting a connection takes a request and a queue pair");
+        }
+        call(request->request, qp->qp);
+    });
 }
 
 // Both types are plain data of the same layout, as asserted above. The bytes are copied, because an object of one type
@@ -258,6 +280,9 @@ int pollcore_event_fd(const pollcore_session* session) {
 int pollcore_arm(pollcore_session* session) {
     return session->session.arm();
 }
+void pollcore_poke(pollcore_session* session) {
+    session->session.poke();
+}
 uint64_t pollcore_in_flight(pollcore_session* session) {
     return session->session.figures().in_flight();
 }
@@ -311,11 +336,7 @@ void pollcore_close_qp(pollcore_qp* qp) {
     delete qp;
 }
 pollcore_qp_handle pollcore_handle(const pollcore_qp* qp) {
-    const QpHandle handle = qp->qp.handle();
-    pollcore_qp_handle value = 0;
-    static_assert(sizeof(value) == sizeof(handle));
-    std::memcpy(&value, &handle, sizeof(value));
-    return value;
+    return number_of(qp->qp.handle());
 }
 int pollcore_connect(pollcore_qp* qp, const char* address, uint32_t timeout_ms) {
     return attempt([&] { (void)qp->qp.connect(text(address), {.timeout = std::chrono::milliseconds(timeout_ms)}); });
@@ -360,11 +381,73 @@ pollcore_request* pollcore_next_request(pollcore_listener* listener, uint32_t ti
     return made;
 }
 int pollcore_accept(pollcore_request* request, pollcore_qp* qp, uint32_t timeout_ms) {
-    const std::unique_ptr<pollcore_request> owned(request);
-    return attempt([&] { owned->request.accept(qp->qp, {.timeout = std::chrono::milliseconds(timeout_ms)}); });
+    return answer(request, qp, [&](ConnectionRequest& from, QueuePair& to) {
+        from.accept(to, {.timeout = std::chrono::milliseconds(timeout_ms)});
+    });
 }
 void pollcore_reject(pollcore_request* request) {
     delete request;
+}
+
+int pollcore_begin_connect(pollcore_qp* qp, const char* address, uint32_t timeout_ms) {
+    return attempt([&] { qp->qp.begin_connect(text(address), {.timeout = std::chrono::milliseconds(timeout_ms)}); });
+}
+int pollcore_begin_accept(pollcore_request* request, pollcore_qp* qp, uint32_t timeout_ms) {
+    return answer(request, qp, [&](ConnectionRequest& from, QueuePair& to) {
+        from.begin_accept(to, {.timeout = std::chrono::milliseconds(timeout_ms)});
+    });
+}
+int pollcore_begin_reset(pollcore_qp* qp, uint32_t timeout_ms) {
+    return attempt([&] { qp->qp.begin_reset(std::chrono::milliseconds(timeout_ms)); });
+}
+int pollcore_begin_close(pollcore_qp* qp, uint32_t timeout_ms) {
+    return attempt([&] { qp->qp.begin_close(std::chrono::milliseconds(timeout_ms)); });
+}
+int pollcore_cancel(pollcore_qp* qp) {
+    return attempt([&] { qp->qp.cancel(); });
+}
+
+int pollcore_next_event(pollcore_attachment* attachment, pollcore_event* event, uint32_t timeout_ms) {
+    last_error.clear();
+    bool came = false;
+    const int error = attempt([&] {
+        if (auto next = attachment->attachment.next_event(std::chrono::milliseconds(timeout_ms))) {
+            came = true;
+            *event = {.type = static_cast<std::uint8_t>(next->type),
+                      .drained = next->drained,
+                      .error = next->error,
+                      .qp = number_of(next->qp),
+                      .renewed = number_of(next->renewed),
+                      .listener_device = next->listener.device,
+                      .listener_number = next->listener.number,
+                      .lost_after = next->lost_after};
+            last_error = std::move(next->text);
+        }
+    });
+    return error == 0 && !came ? EAGAIN : error;
+}
+int pollcore_attachment_event_fd(const pollcore_attachment* attachment) {
+    int fd = -1;
+    (void)attempt([&] { fd = attachment->attachment.event_fd(); });
+    return fd;
+}
+const char* pollcore_event_type_name(uint8_t type) {
+    return pollcore::event_type_name(static_cast<EventType>(type)).data();
+}
+int pollcore_is_of_listener(const pollcore_event* event, const pollcore_listener* listener) {
+    return event->type == POLLCORE_EVENT_CONNECT_REQUEST &&
+           listener->listener.handle() == pollcore::ListenerHandle{event->listener_number, event->listener_device};
+}
+int pollcore_renew(pollcore_qp* qp, const pollcore_event* event) {
+    return attempt([&] {
+        Event done;
+        done.type = static_cast<EventType>(event->type);
+        done.qp = std::bit_cast<QpHandle>(event->qp);
+        done.renewed = std::bit_cast<QpHandle>(event->renewed);
+        done.error = event->error;
+        done.text = "the reset of this queue pair has failed";
+        (void)qp->qp.renew(done);
+    });
 }
 
 }  // extern "C"

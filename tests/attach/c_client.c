@@ -1,5 +1,6 @@
 /* The C interface as a C program uses it: c-client PATH. */
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,6 +72,95 @@ static void send_with_credits(pollcore_attachment* daemon, pollcore_session* ses
     REQUIRE(tags == 1 + 2);
     pollcore_close_qp(from);
     pollcore_close_qp(to);
+}
+
+/* Waits for the next event of this type, of the queue pair with this handle. */
+static pollcore_event await_event(pollcore_attachment* daemon, uint8_t type, pollcore_qp_handle qp) {
+    pollcore_event event;
+    do {
+        REQUIRE(pollcore_next_event(daemon, &event, 30000) == 0);
+    } while (event.type != type || event.qp != qp);
+    return event;
+}
+
+/* Waits for a request at `listener`. A listener may have an event without a request. */
+static pollcore_request* await_request(pollcore_attachment* daemon, pollcore_listener* listener) {
+    pollcore_request* request = NULL;
+    while (request == NULL) {
+        pollcore_event event;
+        REQUIRE(pollcore_next_event(daemon, &event, 30000) == 0 && event.type == POLLCORE_EVENT_CONNECT_REQUEST);
+        REQUIRE(pollcore_is_of_listener(&event, listener) == 1);
+        request = pollcore_next_request(listener, 0);
+    }
+    return request;
+}
+
+/* A server and its client on one thread, which waits for events. */
+static void connect_by_events(pollcore_attachment* daemon, pollcore_session* session, pollcore_region* region) {
+    const pollcore_qp_options options = {.send_depth = 4, .recv_depth = 4};
+    pollcore_qp* caller = pollcore_create_qp(daemon, session, &options);
+    pollcore_qp* called = pollcore_create_qp(daemon, session, &options);
+    pollcore_listener* listener = pollcore_listen(daemon, "events", NULL);
+    REQUIRE(caller != NULL && called != NULL && listener != NULL);
+
+    /* The connection, and a message over it. */
+    const pollcore_work_request receive = {.tag = 1,
+                                           .sge = {pollcore_addr(region), 64, pollcore_lkey(region)},
+                                           .qp = pollcore_handle(called),
+                                           .opcode = POLLCORE_RECV,
+                                           .num_sge = 1};
+    REQUIRE(pollcore_submit(session, &receive) == 0);
+    REQUIRE(pollcore_begin_connect(caller, "events", 30000) == 0);
+    REQUIRE(pollcore_begin_connect(caller, "events", 30000) != 0 && pollcore_error()[0] != '\0');
+    struct pollfd ready = {.fd = pollcore_attachment_event_fd(daemon), .events = POLLIN};
+    REQUIRE(poll(&ready, 1, 30000) == 1);
+    REQUIRE(pollcore_begin_accept(await_request(daemon, listener), called, 30000) == 0);
+    pollcore_event event;
+    for (int established = 0; established < 2; established += event.type == POLLCORE_EVENT_ESTABLISHED) {
+        REQUIRE(pollcore_next_event(daemon, &event, 30000) == 0 && event.type != POLLCORE_EVENT_CONNECT_FAILED);
+    }
+    const pollcore_work_request send = {.tag = 2,
+                                        .sge = {pollcore_addr(region) + 4096, 8, pollcore_lkey(region)},
+                                        .qp = pollcore_handle(caller),
+                                        .opcode = POLLCORE_SEND,
+                                        .num_sge = 1};
+    REQUIRE(pollcore_submit(session, &send) == 0);
+    const pollcore_completion received = await_one(session);
+    REQUIRE(received.tag == 1 && received.status == 0 && received.byte_len == 8);
+
+    /* The end of the connection. */
+    REQUIRE(pollcore_disconnect(caller) == 0);
+    (void)await_event(daemon, POLLCORE_EVENT_DISCONNECTED, pollcore_handle(called));
+    REQUIRE(pollcore_begin_reset(caller, 0) == 0);
+    event = await_event(daemon, POLLCORE_EVENT_RESET_DONE, pollcore_handle(caller));
+    REQUIRE(event.error == 0 && event.drained == 1 && event.renewed != pollcore_handle(caller));
+    REQUIRE(strcmp(pollcore_event_type_name(event.type), "POLLCORE_EVENT_RESET_DONE") == 0);
+    REQUIRE(pollcore_renew(called, &event) == EINVAL);
+    REQUIRE(pollcore_renew(caller, &event) == 0 && pollcore_handle(caller) == event.renewed);
+
+    /* Connections that fail. */
+    REQUIRE(pollcore_begin_connect(caller, "nobody", 30000) == 0);
+    event = await_event(daemon, POLLCORE_EVENT_CONNECT_FAILED, pollcore_handle(caller));
+    REQUIRE(event.error == ECONNREFUSED && strstr(pollcore_error(), "nobody") != NULL);
+    pollcore_listener* silent = pollcore_listen(daemon, "silent", NULL);
+    REQUIRE(silent != NULL);
+    REQUIRE(pollcore_reset(caller) == 0 && pollcore_begin_connect(caller, "silent", 30000) == 0);
+    do {
+        REQUIRE(pollcore_next_event(daemon, &event, 30000) == 0 && event.type == POLLCORE_EVENT_CONNECT_REQUEST);
+    } while (!pollcore_is_of_listener(&event, silent));
+    REQUIRE(pollcore_cancel(caller) == 0);
+    event = await_event(daemon, POLLCORE_EVENT_CONNECT_FAILED, pollcore_handle(caller));
+    REQUIRE(event.error == ECANCELED);
+    REQUIRE(pollcore_accept(NULL, called, 1) == EINVAL && pollcore_begin_accept(NULL, called, 1) == EINVAL);
+    REQUIRE(strstr(pollcore_error(), "a request and a queue pair") != NULL);
+
+    REQUIRE(pollcore_begin_close(called, 0) == 0);
+    event = await_event(daemon, POLLCORE_EVENT_CLOSED, pollcore_handle(called));
+    REQUIRE(event.error == 0 && event.drained == 1);
+    pollcore_close_qp(called);
+    pollcore_close_qp(caller);
+    pollcore_close_listener(silent);
+    pollcore_close_listener(listener);
 }
 
 /* A queue pair and a region each have their own access rights. */
@@ -159,6 +249,8 @@ int main(int argc, char** argv) {
 
     pollcore_attachment* daemon = pollcore_attach(argv[1], "c-client", 5000);
     REQUIRE(daemon != NULL);
+    pollcore_event none;
+    REQUIRE(pollcore_next_event(daemon, &none, 0) == EAGAIN && pollcore_error()[0] == '\0');
     pollcore_session* session = pollcore_open_session(daemon, NULL, 64, 64, 1, "c session");
     REQUIRE(session != NULL && pollcore_event_fd(session) >= 0);
     REQUIRE(pollcore_open_session(daemon, "no such worker", 64, 64, 0, NULL) == NULL && pollcore_error()[0] != '\0');
@@ -168,6 +260,8 @@ int main(int argc, char** argv) {
     REQUIRE(region != NULL);
     REQUIRE(pollcore_allocate(daemon, 8192, 1u << 30, NULL) == NULL && strstr(pollcore_error(), "access") != NULL);
     char* data = pollcore_data(region);
+
+    connect_by_events(daemon, session, region);
 
     const pollcore_qp_options options = {
         .send_depth = 16, .recv_depth = 16, .inline_max = 64, .remote_access = POLLCORE_ACCESS_REMOTE_WRITE};
@@ -237,6 +331,10 @@ int main(int argc, char** argv) {
     reach_with_access(daemon, session, region);
 
     take_a_log_line(daemon, session);
+    while (pollcore_wait(session, 0) == 1) {
+    }
+    pollcore_poke(session);
+    REQUIRE(pollcore_wait(session, UINT64_MAX) == 1);
 
     /* A listener by name. Nobody connects to it. */
     pollcore_listener* listener = pollcore_listen(daemon, "c-client", NULL);

@@ -45,9 +45,8 @@ code=0
 expect 'on CPU 0 only' "$work/wake.out"
 passed
 
-# An example that does not yield the CPU takes 26 ms for each order, so it reaches the time limit.
 step='each example with the sample that it is to take'
-for example in write_with_imm datagram remote_store 'order_gateway config/loopback.toml 20000' 'stream credits both anywhere 5000 5' \
+for example in write_with_imm datagram remote_store order_gateway block_store 'stream credits both anywhere 5000 5' \
     'stream ring both anywhere 5000 5' event_server; do
     read -r name more <<<"$example"
     [[ $more == config/* ]] || more="config/loopback.toml $more"
