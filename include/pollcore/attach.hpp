@@ -14,8 +14,9 @@
 // other calls ask the daemon over a socket. The daemon keeps attached processes apart: each process has its own
 // protection domain, which the device checks.
 //
-// Memory for devices must come from Context::allocate or from a pool. register_memory accepts a range inside such
-// memory. It refuses other memory with EOPNOTSUPP, because the daemon cannot map it.
+// Memory for devices comes from Context::allocate or from a pool, and register_memory accepts a range inside such
+// memory. It refuses other memory with EOPNOTSUPP, because the daemon cannot map it, unless AttachOptions::own_memory
+// is set.
 //
 // If the daemon dies, each request in flight completes with Status::daemon_gone as soon as the kernel reports the
 // death. From then on no device writes into this process's memory. Calls that ask the daemon then throw
@@ -52,6 +53,19 @@ struct AttachOptions {
     /// time, the call's own time limit and the daemon's drain_timeout. The daemon may still carry out the call; it then
     /// undoes the call when the attachment ends.
     std::chrono::milliseconds answer_within{30'000};
+    /// Whether register_memory and register_memory_at accept private memory of the program: from malloc, from mmap, and
+    /// static variables. The library moves the pages of such memory, in place, to memory that the daemon can map. They
+    /// become private memory again when the last region in them is deregistered. Until then:
+    /// - A child of fork() shares these pages with this process.
+    /// - The pages have none of the properties that madvise(2), mlock(2) or mbind(2) gave them.
+    /// - Memory that lies in these pages wholly can be registered, too; memory that lies in them partly cannot.
+    /// While a region is registered or deregistered, nobody else may write to the pages that it begins and ends in, or
+    /// to those between: no other thread, not even to another variable there, and no I/O under way. The write would be
+    /// lost. Where other threads run, register whole pages, such as those of aligned_alloc().
+    /// Stacks, shared memory, mapped files and huge pages are refused with EOPNOTSUPP; nothing has moved then.
+    /// The daemon's limit registered_max counts from the beginning of the first page. RLIMIT_MEMLOCK does not apply.
+    /// When the daemon dies, the memory keeps its content, and its regions are deregistered as always.
+    bool own_memory = false;
 };
 
 /// A Context whose workers and devices are in a daemon. Move-only.

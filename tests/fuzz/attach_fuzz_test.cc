@@ -98,7 +98,9 @@ private:
             made.header.magic = static_cast<std::uint32_t>(random_());
         }
         std::vector<UniqueFd> fds;
-        if constexpr (std::is_same_v<Body, wire::OpenSession> || std::is_same_v<Body, wire::RegisterMemory>) {
+        if constexpr (std::is_same_v<Body, wire::RegisterMemory>) {
+            fds.push_back(memory(made.body.bytes + made.body.offset % 10'000));
+        } else if constexpr (std::is_same_v<Body, wire::OpenSession>) {
             fds.push_back(memory(made.body.bytes));
         } else if (random_() % 100 == 0) {
             fds.emplace_back(::open("/dev/null", O_RDWR | O_CLOEXEC));
@@ -145,6 +147,7 @@ private:
         if constexpr (std::is_same_v<Body, wire::RegisterMemory>) {
             body.parent = random_() % 3;
             body.bytes = 1 + random_() % 20'000;
+            body.offset = random_() % 20 == 0 ? body.offset : random_() % 2 * (random_() % 5'000);
             flags(&body.access, sizeof(body.access));
         }
         if constexpr (std::is_same_v<Body, wire::CreateQp>) {
