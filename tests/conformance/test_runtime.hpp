@@ -110,7 +110,9 @@ private:
         Made made;
         if (attached_tests()) {
             set_log_level(config.log_level);
-            made.attached = std::make_unique<Open<Attachment>>(test::patient({.path = SharedDaemon::serve(config)}));
+            AttachOptions options = test::patient({.path = SharedDaemon::serve(config)});
+            options.own_memory = true;
+            made.attached = std::make_unique<Open<Attachment>>(options);
         } else {
             made.embedded = std::make_unique<Open<Runtime>>(config);
         }

@@ -180,6 +180,9 @@ private:
         UniqueFd fd(::memfd_create("fuzz", MFD_CLOEXEC | (random_() % 20 == 0 ? 0u : MFD_ALLOW_SEALING)));
         const std::uint64_t size = random_() % 20 == 0 ? random_() % 100'000 : (bytes + 4095) / 4096 * 4096;
         (void)!::ftruncate(fd.get(), static_cast<off_t>(size));
+        if (random_() % 20 != 0) {  // the server refuses pages that nobody has touched
+            (void)!::fallocate(fd.get(), 0, 0, static_cast<off_t>(size));
+        }
         return fd;
     }
 
