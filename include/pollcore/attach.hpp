@@ -54,17 +54,19 @@ struct AttachOptions {
     /// undoes the call when the attachment ends.
     std::chrono::milliseconds answer_within{30'000};
     /// Whether register_memory and register_memory_at accept private memory of the program: from malloc, from mmap, and
-    /// static variables. The library moves the pages of such memory, in place, to memory that the daemon can map. They
-    /// become private memory again when the last region in them is deregistered. Until then:
+    /// static variables. The library copies the pages of such memory to memory that the daemon can map, and puts that
+    /// in their place. When the last region in them is deregistered, they become private memory again. Until then:
     /// - A child of fork() shares these pages with this process.
     /// - The pages have none of the properties that madvise(2), mlock(2) or mbind(2) gave them.
-    /// - Memory that lies in these pages wholly can be registered, too; memory that lies in them partly cannot.
-    /// While a region is registered or deregistered, nobody else may write to the pages that it begins and ends in, or
-    /// to those between: no other thread, not even to another variable there, and no I/O under way. The write would be
-    /// lost. Where other threads run, register whole pages, such as those of aligned_alloc().
-    /// Stacks, shared memory, mapped files and huge pages are refused with EOPNOTSUPP; nothing has moved then.
-    /// The daemon's limit registered_max counts from the beginning of the first page. RLIMIT_MEMLOCK does not apply.
-    /// When the daemon dies, the memory keeps its content, and its regions are deregistered as always.
+    /// - Memory that lies in these pages wholly can be registered as well; memory that lies in them partly cannot.
+    ///
+    /// While such memory is registered or deregistered, nobody else may write to its pages: no other thread, not even
+    /// to another variable on the first or the last page, and no I/O under way. The write would be lost. If other
+    /// threads run, register whole pages, such as aligned_alloc(3) gives.
+    /// Throws Error, and nothing has changed: EOPNOTSUPP for shared memory, mapped files, huge pages, this thread's
+    /// stack and its thread-local variables; EINVAL for memory that is not mapped. Stacks of other threads must not be
+    /// registered. The daemon's limit registered_max counts from the beginning of the first page; RLIMIT_MEMLOCK does
+    /// not apply. When the daemon dies, the memory keeps its content.
     bool own_memory = false;
 };
 

@@ -100,7 +100,7 @@ void require_movable(const Mapping& mapping) {
         refuse_as("a shared mapping");
     }
     if (!mapping.readable || !mapping.writable || mapping.executable) {
-        refuse_as("not memory that is read and written only");
+        refuse_as("memory that cannot be read and written, or that can be executed");
     }
     if (mapping.name.rfind("/anon_hugepage", 0) == 0) {
         refuse_as("on huge pages (MAP_HUGETLB)");
@@ -173,8 +173,9 @@ int replace(Pages pages, void* other) noexcept {
 
 Pages pages_of(std::byte* data, std::size_t bytes) {
     const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-    const std::size_t before = reinterpret_cast<std::uintptr_t>(data) % page;
-    if (bytes > UINTPTR_MAX - reinterpret_cast<std::uintptr_t>(data) - page) {
+    const auto address = reinterpret_cast<std::uintptr_t>(data);
+    const std::size_t before = address % page;
+    if (address > UINTPTR_MAX - page || bytes > UINTPTR_MAX - page - address) {
         throw Error(EINVAL, std::to_string(bytes) + " bytes of memory exceed the address space");
     }
     return {data - before, (before + bytes + page - 1) / page * page};

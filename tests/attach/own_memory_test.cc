@@ -4,6 +4,7 @@
 // The daemon's threads are in this process, too, and write to its heap. So each test uses whole pages of its own.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -11,12 +12,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <span>
@@ -34,6 +37,7 @@
 #include "base/unique_fd.hpp"
 #include "conformance/fixture.hpp"
 #include "give_way.hpp"
+#include "own_pages.hpp"
 #include "patient.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/attach_server.hpp"
@@ -43,40 +47,14 @@ namespace pollcore {
 namespace {
 
 using namespace std::chrono_literals;
-
-constexpr std::size_t kPage = 4096;
+using test::kPage;
+using test::OwnPages;
 
 struct alignas(kPage) StaticPages {
     std::byte bytes[3 * kPage];
 };
 StaticPages g_initialized{{std::byte{1}}};
 StaticPages g_zeroed;
-
-/// Private pages that nobody else uses.
-class OwnPages {
-public:
-    explicit OwnPages(std::size_t pages) : size_(pages * kPage), data_(map(nullptr, 0)) {}
-    ~OwnPages() { ::munmap(data_, size_); }
-    OwnPages(const OwnPages&) = delete;
-    OwnPages& operator=(const OwnPages&) = delete;
-
-    /// Unmaps the pages from `first` on, and maps others there.
-    void map_anew(std::size_t first = 0) {
-        ::munmap(data_ + first * kPage, size_ - first * kPage);
-        EXPECT_EQ(map(data_ + first * kPage, first), data_ + first * kPage);
-    }
-    [[nodiscard]] std::byte* data() const { return data_; }
-    [[nodiscard]] std::size_t size() const { return size_; }
-
-private:
-    std::byte* map(void* where, std::size_t first) const {
-        return static_cast<std::byte*>(
-            ::mmap(where, size_ - first * kPage, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | (where != nullptr ? MAP_FIXED_NOREPLACE : 0), -1, 0));
-    }
-    const std::size_t size_;
-    std::byte* const data_;
-};
 
 void fill(std::byte* data, std::size_t size, unsigned seed) {
     for (std::size_t i = 0; i < size; ++i) {
@@ -304,14 +282,14 @@ TEST_F(OwnMemory, ThatCannotBeMovedIsRefused) {
     expect_unmovable(kRights, MAP_PRIVATE, file.get(), "a mapping of the file");
     // Nobody touches these pages, so it does not matter whether there are huge pages.
     expect_unmovable(kRights, kAnonymous | MAP_HUGETLB | MAP_NORESERVE, -1, "huge pages");
-    expect_unmovable(PROT_NONE, kAnonymous, -1, "not memory that is read and written");
-    expect_unmovable(PROT_READ, kAnonymous, -1, "not memory that is read and written");
-    expect_unmovable(kRights | PROT_EXEC, kAnonymous, -1, "not memory that is read and written");
+    expect_unmovable(PROT_NONE, kAnonymous, -1, "cannot be read and written");
+    expect_unmovable(PROT_READ, kAnonymous, -1, "cannot be read and written");
+    expect_unmovable(kRights | PROT_EXEC, kAnonymous, -1, "cannot be read and written");
 
     const OwnPages pages(5);
     fill(pages.data(), pages.size(), 6);
     ASSERT_EQ(::mprotect(pages.data() + 2 * kPage, kPage, PROT_NONE), 0);
-    expect_refused(pages.data(), pages.size(), EOPNOTSUPP, "not memory that is read and written");
+    expect_refused(pages.data(), pages.size(), EOPNOTSUPP, "cannot be read and written");
     ASSERT_EQ(::munmap(pages.data() + 2 * kPage, kPage), 0);
     expect_refused(pages.data(), pages.size(), EINVAL, "not mapped");
     expect_refused(pages.data() + 2 * kPage, 1, EINVAL, "not mapped");
@@ -320,6 +298,7 @@ TEST_F(OwnMemory, ThatCannotBeMovedIsRefused) {
     EXPECT_EQ(how_kept(pages.data(), pages.size()), Kept::privately);
     expect_refused(nullptr, kPage, EINVAL, "not mapped");
     expect_refused(pages.data(), SIZE_MAX - 10, EINVAL, "address space");
+    expect_refused(reinterpret_cast<void*>(UINTPTR_MAX - 10), 5, EINVAL, "address space");
 }
 
 TEST_F(OwnMemory, OfTheCallingThreadsStackIsRefused) {
@@ -438,7 +417,7 @@ void without(long call, int error, const std::function<void()>& body) {
 }
 
 TEST_F(OwnMemory, StaysWhereItIsWhenAStepFails) {
-    const OwnPages pages(4);
+    OwnPages pages(4);
     const struct {
         long call;
         int error;
@@ -460,8 +439,66 @@ TEST_F(OwnMemory, StaysWhereItIsWhenAStepFails) {
         }
         region.reset();
         EXPECT_TRUE(is_filled(pages.data(), pages.size(), 3));
-        const_cast<OwnPages&>(pages).map_anew();
+        pages.map_anew();
     }
+}
+
+// A kernel without memory may unmap the pages, and fail then. Here another thread takes the kernel's place.
+TEST_F(OwnMemory, IsThereAgainWhenTheKernelHasUnmappedIt) {
+    const OwnPages pages(4);
+    fill(pages.data(), pages.size(), 3);
+    std::promise<int> listener;
+    std::thread mover([&] {
+        sock_filter program[] = {
+            BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mremap, 0, 1),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        };
+        const sock_fprog filter{std::size(program), program};
+        EXPECT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        listener.set_value(static_cast<int>(
+            ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &filter)));
+        expect_refused(pages.data(), pages.size(), ENOMEM, "");
+    });
+    const UniqueFd calls(listener.get_future().get());
+    seccomp_notif call{};
+    ASSERT_EQ(::ioctl(calls.get(), SECCOMP_IOCTL_NOTIF_RECV, &call), 0) << std::strerror(errno);
+    EXPECT_EQ(::munmap(reinterpret_cast<void*>(call.data.args[4]), call.data.args[2]), 0);
+    EXPECT_TRUE(mappings_within({pages.data(), pages.size()}).empty());
+    seccomp_notif_resp answer{.id = call.id, .val = 0, .error = -ENOMEM, .flags = 0};
+    EXPECT_EQ(::ioctl(calls.get(), SECCOMP_IOCTL_NOTIF_SEND, &answer), 0) << std::strerror(errno);
+    mover.join();
+    EXPECT_EQ(how_kept(pages.data(), pages.size()), Kept::privately);
+    EXPECT_TRUE(is_filled(pages.data(), pages.size(), 3));
+}
+
+// The first region of the pages names the memfd for the others, and may end at any time.
+TEST_F(OwnMemory, MayBeRegisteredByManyThreads) {
+    constexpr int kThreads = 4;
+    constexpr int kTimes = 20;
+    const OwnPages common(1);
+    fill(common.data(), common.size(), 3);
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kThreads; ++i) {
+        threads.emplace_back([&, i] {
+            const OwnPages own(2);
+            fill(own.data(), own.size(), 3);
+            for (int n = 0; n < kTimes; ++n) {
+                MemoryRegion shared = register_own(common.data() + 100 * i, 100);
+                MemoryRegion mine = register_own(own.data() + n, kPage);
+                EXPECT_TRUE(is_filled(own.data(), own.size(), 3));
+                shared.deregister();
+                mine.deregister();
+            }
+            EXPECT_TRUE(is_filled(own.data(), own.size(), 3));
+        });
+    }
+    for (std::thread& thread : threads) {
+        thread.join();
+    }
+    EXPECT_TRUE(is_filled(common.data(), common.size(), 3));
+    EXPECT_EQ(how_kept(common.data(), common.size()), Kept::privately);
 }
 
 // The process chooses parent, offset and length in a message.
