@@ -52,10 +52,27 @@ struct AttachOptions {
     /// time, the call's own time limit and the daemon's drain_timeout. The daemon may still carry out the call; it then
     /// undoes the call when the attachment ends.
     std::chrono::milliseconds answer_within{30'000};
-    /// Context::register_memory takes any memory of this process, wherever it lies. On a verbs device the daemon opens
-    /// a context for this process alone, and this process registers the memory itself, within its own RLIMIT_MEMLOCK;
-    /// the constructor throws Error(EPERM) if the daemon's operator does not permit that (`attach.own_memory`), and
-    /// EOPNOTSUPP if a worker may sleep. Such memory takes no windows and no write ring.
+    /// Context::register_memory and register_memory_at accept memory of the program, by one of two ways.
+    ///
+    /// On a verbs device of the kernel the daemon opens a context for this process alone, and this process registers
+    /// any memory itself, wherever it lies, within its own RLIMIT_MEMLOCK. The constructor throws Error(EPERM) if the
+    /// daemon's operator does not permit that (`attach.own_memory`), and EOPNOTSUPP if a worker may sleep. Such memory
+    /// takes no windows and no write ring.
+    ///
+    /// On another device the memory must be private: from malloc, from mmap, or static variables. The library copies
+    /// the pages of such memory to memory that the daemon can map, and puts that in their place. When the last region
+    /// in them is deregistered, they become private memory again. Until then:
+    /// - A child of fork() shares these pages with this process.
+    /// - The pages have none of the properties that madvise(2), mlock(2) or mbind(2) gave them.
+    /// - Memory that lies in these pages wholly can be registered as well; memory that lies in them partly cannot.
+    ///
+    /// While such memory is registered or deregistered, nobody else may write to its pages: no other thread, not even
+    /// to another variable on the first or the last page, and no I/O under way. The write would be lost. If other
+    /// threads run, register whole pages, such as aligned_alloc(3) gives.
+    /// Throws Error, and nothing has changed: EOPNOTSUPP for shared memory, mapped files, huge pages, this thread's
+    /// stack and its thread-local variables; EINVAL for memory that is not mapped. Stacks of other threads must not be
+    /// registered. The daemon's limit registered_max counts from the beginning of the first page; RLIMIT_MEMLOCK does
+    /// not apply. When the daemon dies, the memory keeps its content.
     bool own_memory = false;
 };
 

@@ -72,7 +72,8 @@ public:
     /// `access` and QueuePairOptions::remote_access allow.
     [[nodiscard]] MemoryRegion allocate(std::size_t bytes, Access access, const std::string& device = "",
                                         const ProtectionDomain* pd = nullptr);
-    /// Registers memory of the program. The memory must stay mapped until the region is deregistered.
+    /// Registers memory of the program. The memory must stay mapped until the region is deregistered. An attached
+    /// process needs AttachOptions::own_memory for it, which has rules of its own.
     [[nodiscard]] MemoryRegion register_memory(void* data, std::size_t bytes, Access access,
                                                const std::string& device = "", const ProtectionDomain* pd = nullptr);
     /// Registers memory under another address (ibv_reg_mr_iova(3)): `iova` is the address by which peers and work

@@ -281,25 +281,31 @@ void AttachedState::release_pd(PdId pd) noexcept {
     tell(wire::ReleasePd{.pd = pd});
 }
 
-RegionInfo AttachedState::add_region(const wire::RegisterMemory& request, std::shared_ptr<HostMemory> memory,
-                                     std::byte* data, const int* fd) {
+RegionInfo AttachedState::add_region(const wire::RegisterMemory& request, MappedRegion region, const int* fd) {
     const wire::Registered made = ask(request, fd != nullptr ? std::span(fd, 1) : std::span<const int>{});
+    const RegionInfo info{.id = made.id,
+                          .data = region.data,
+                          .size = request.bytes,
+                          .iova = request.iova,
+                          .lkey = made.lkey,
+                          .rkey = made.rkey,
+                          .handle = made.handle};
+    region.size = request.bytes;
     const std::lock_guard lock(mutex_);
-    regions_.emplace(made.id, MappedRegion{std::move(memory), data, request.bytes});
-    return {.id = made.id,
-            .data = data,
-            .size = request.bytes,
-            .iova = request.iova,
-            .lkey = made.lkey,
-            .rkey = made.rkey,
-            .handle = made.handle};
+    regions_.emplace(made.id, std::move(region));
+    return info;
 }
 
-RegionInfo AttachedState::allocate(std::size_t bytes, Access access, const std::string& device, PdId pd) {
-    if (bytes > attached_.registered_max) {  // refuses before any page is touched
+// Refuses before any page is touched.
+void AttachedState::require_within_quota(std::size_t bytes) const {
+    if (bytes > attached_.registered_max) {
         throw Error(EDQUOT, std::to_string(bytes) + " bytes of memory: an attached process may have " +
                                 std::to_string(attached_.registered_max) + " registered (attach.registered_max)");
     }
+}
+
+RegionInfo AttachedState::allocate(std::size_t bytes, Access access, const std::string& device, PdId pd) {
+    require_within_quota(bytes);
     SharedMemory memory = make_shared_memory(bytes, "pollcore memory");
     auto* data = static_cast<std::byte*>(memory.mapping.data());
     const int fd = memory.fd.get();
@@ -308,45 +314,86 @@ RegionInfo AttachedState::allocate(std::size_t bytes, Access access, const std::
                        .device = NameText(device),
                        .pd = pd,
                        .access = access},
-                      std::make_shared<HostMemory>(std::move(memory.mapping)), data, &fd);
+                      {.memory = std::make_shared<HostMemory>(std::move(memory.mapping)), .moved = {}, .data = data},
+                      &fd);
 }
 
 RegionInfo AttachedState::register_memory(void* data, std::size_t bytes, std::uint64_t iova, Access access,
                                           const std::string& device, PdId pd) {
     auto* from = static_cast<std::byte*>(data);
+    wire::RegisterMemory request{.bytes = bytes, .iova = iova, .device = NameText(device), .pd = pd, .access = access};
     std::shared_ptr<HostMemory> memory;
-    std::uint64_t parent = 0;
-    std::uint64_t offset = 0;
     {
         const std::lock_guard lock(mutex_);
         for (const auto& [id, region] : regions_) {
             const auto begin = reinterpret_cast<std::uintptr_t>(region.data);
             const auto at = reinterpret_cast<std::uintptr_t>(from);
-            if (at >= begin && at - begin <= region.size && bytes <= region.size - (at - begin)) {
+            if (region.memory != nullptr && at >= begin && at - begin <= region.size &&
+                bytes <= region.size - (at - begin)) {
                 memory = region.memory;
-                parent = id;
-                offset = at - begin;
+                request.parent = id;
+                request.offset = at - reinterpret_cast<std::uintptr_t>(memory->data());
                 break;
             }
         }
     }
-    if (memory == nullptr) {
-        if (own_memory_.has(full_name(device))) {
-            return own_memory_.register_memory(full_name(device), pd, data, bytes, iova, access);
-        }
-        throw Error(
-            EOPNOTSUPP,
-            "registering memory that was not allocated from this attachment: the daemon cannot map it. "
-            "Context::allocate gives memory that it can, and with AttachOptions::own_memory any memory will do");
+    if (memory != nullptr) {
+        return add_region(request, {.memory = std::move(memory), .moved = {}, .data = from}, nullptr);
     }
-    return add_region({.parent = parent,
-                       .offset = offset,
-                       .bytes = bytes,
-                       .iova = iova,
-                       .device = NameText(device),
-                       .pd = pd,
-                       .access = access},
-                      std::move(memory), from, nullptr);
+    if (own_memory_.has(full_name(device))) {
+        return own_memory_.register_memory(full_name(device), pd, data, bytes, iova, access);
+    }
+    if (!reader_pause_) {
+        throw Error(EOPNOTSUPP,
+                    "registering memory that was not allocated from this attachment: the daemon cannot map it. "
+                    "Context::allocate gives memory that it can, and AttachOptions::own_memory permits other memory");
+    }
+    return register_moved_memory(request, from);
+}
+
+RegionInfo AttachedState::register_moved_memory(wire::RegisterMemory request, std::byte* data) {
+    const Pages pages = pages_of(data, request.bytes);
+    const std::lock_guard moving(moving_);
+    std::vector<std::shared_ptr<MovedMemory>> all;
+    {
+        const std::lock_guard lock(mutex_);
+        for (const auto& [id, region] : regions_) {
+            if (region.moved != nullptr) {
+                all.push_back(region.moved);
+            }
+        }
+    }
+    if (std::shared_ptr<MovedMemory> moved = MovedMemory::find(pages, all)) {
+        request.offset = static_cast<std::uint64_t>(data - moved->data());
+        {
+            const std::lock_guard lock(mutex_);
+            request.parent = std::find_if(regions_.begin(), regions_.end(), [&](const auto& region) {
+                                 return region.second.moved == moved;
+                             })->first;
+        }
+        return add_region(request, {.memory = {}, .moved = std::move(moved), .data = data}, nullptr);
+    }
+    require_within_quota(pages.size);
+    const auto moved = std::make_shared<MovedMemory>(pages, *reader_pause_);
+    request.offset = static_cast<std::uint64_t>(data - pages.begin);
+    const int fd = moved->fd();
+    // The daemon is asked first. If it refuses, nothing has moved.
+    RegionInfo info = add_region(request, {.memory = {}, .moved = moved, .data = data}, &fd);
+    try {
+        moved->move();
+    } catch (...) {
+        tell(wire::Deregister{.region = info.id});
+        const std::lock_guard lock(mutex_);
+        regions_.erase(info.id);
+        throw;
+    }
+    return info;
+}
+
+bool AttachedState::is_moved_memory(std::uint64_t region) {
+    const std::lock_guard lock(mutex_);
+    const auto found = regions_.find(region);
+    return found != regions_.end() && found->second.moved != nullptr;
 }
 
 void AttachedState::deregister(std::uint64_t region) {
@@ -356,6 +403,10 @@ void AttachedState::deregister(std::uint64_t region) {
         }
         return own_memory_.deregister(region);
     }
+    std::unique_lock moving(moving_, std::defer_lock);
+    if (is_moved_memory(region)) {
+        moving.lock();
+    }
     try {
         (void)ask(wire::Deregister{.region = region});
     } catch (const Error&) {
@@ -363,8 +414,9 @@ void AttachedState::deregister(std::uint64_t region) {
             throw;
         }
     }
+    decltype(regions_)::node_type ended;  // its memory ends after mutex_ is free, because that may take long
     const std::lock_guard lock(mutex_);
-    regions_.erase(region);
+    ended = regions_.extract(region);
 }
 
 MwHandle AttachedState::create_window(std::uint32_t session, WindowType type, const std::string& device, PdId pd) {

@@ -109,8 +109,6 @@ private:
     };
     struct OwnRegion {
         std::shared_ptr<ReceivedMemory> memory;  // shared by all regions in the same memory
-        std::byte* data = nullptr;
-        std::uint64_t length = 0;
         PdId pd = 0;
         Account::Held place;
         Account::Held pinned;

@@ -153,21 +153,22 @@ void AttachedClient::begin(std::uint64_t id, const wire::RegisterMemory& asked, 
             throw Error(EPROTO, "memory to register comes as one memfd");
         }
         own.memory = std::move(handed.memory);
-        own.data = static_cast<std::byte*>(own.memory->mapping.data());
     } else {
         const auto parent = regions_.find(asked.parent);
-        if (parent == regions_.end() || asked.bytes == 0 || asked.offset > parent->second.length ||
-            asked.bytes > parent->second.length - asked.offset) {
-            throw Error(EINVAL, "the memory region of which this is to be a part is not this process's, or is shorter");
+        if (parent == regions_.end()) {
+            throw Error(EINVAL, "the memory region of which this is to be a part is not this process's");
         }
         own.memory = parent->second.memory;
-        own.data = parent->second.data + asked.offset;
+    }
+    const HostMemory& whole = own.memory->mapping;
+    if (asked.bytes == 0 || asked.offset > whole.size() || asked.bytes > whole.size() - asked.offset) {
+        throw Error(EINVAL, "the memory of which this is to be a part is shorter");
     }
     const std::string device = device_name(asked.device);
-    own.length = asked.bytes;
     own.pd = pd_for(device, asked.pd);
     own.pinned = account_->take(Thing::pinned_byte, asked.bytes);
-    registration->plan = runtime_.plan_region_here(own.data, asked.bytes, asked.iova, asked.access, device, own.pd);
+    registration->plan = runtime_.plan_region_here(static_cast<std::byte*>(whole.data()) + asked.offset, asked.bytes,
+                                                   asked.iova, asked.access, device, own.pd);
     send_elsewhere<wire::RegisterMemory>(
         id, own.pd, [registration] { registration->mr = registration->plan.carry_out(); },
         [this, registration](std::exception_ptr failure) -> wire::Registered {
@@ -488,7 +489,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::ShareContext& asked) {
         ReplyNode node;
     };
     const DeviceConfig& config = runtime_.configured_device(asked.device.string());
-    if (runtime_.device(config.name).is_software()) {
+    if (!runtime_.device(config.name).has_kernel()) {
         return reply<wire::ShareContext>(id, {});
     }
     require_may_share(config.name);

@@ -48,6 +48,9 @@ UniqueFd connect_within(const AttachOptions& options) {
 
 AttachedState::AttachedState(const AttachOptions& options)
     : answer_within_(options.answer_within), wake_(make_event_fd("an attachment's end")) {
+    if (options.own_memory) {
+        reader_pause_.emplace(wake_.get());
+    }
     begin(options);
 }
 
@@ -208,6 +211,9 @@ void AttachedState::read_answers() noexcept {
         }
         if (fds[0].revents != 0) {
             (void)drain_event(wake_.get());
+            if (reader_pause_) {
+                reader_pause_->take_if_asked();
+            }
         }
         // First takes all messages that the daemon has sent. After that, bury() handles the daemon's end.
         while (listening) {
@@ -235,6 +241,9 @@ void AttachedState::read_answers() noexcept {
         if (fds[2].revents != 0) {
             bury();
         }
+    }
+    if (reader_pause_) {
+        reader_pause_->end();
     }
 }
 

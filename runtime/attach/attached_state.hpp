@@ -15,8 +15,10 @@
 #include <thread>
 #include <vector>
 
+#include "attach/moved_memory.hpp"
 #include "attach/own_memory.hpp"
 #include "attach/packet_socket.hpp"
+#include "attach/pause.hpp"
 #include "attach/shared_memory.hpp"
 #include "attach/wire.hpp"
 #include "pollcore/attach.hpp"
@@ -115,7 +117,9 @@ private:
         std::uint32_t wide = 0;
     };
     struct MappedRegion {
-        std::shared_ptr<HostMemory> memory;  // shared by all regions in the same memory
+        // One of these two is shared by all regions in the same memory: it came from allocate(), or is the program's.
+        std::shared_ptr<HostMemory> memory;
+        std::shared_ptr<MovedMemory> moved;
         std::byte* data = nullptr;
         std::size_t size = 0;
     };
@@ -143,13 +147,17 @@ private:
     void ask_for_events() noexcept;
     void lose() noexcept;
     void bury() noexcept;
-    RegionInfo add_region(const wire::RegisterMemory& request, std::shared_ptr<HostMemory> memory, std::byte* data,
-                          const int* fd);
+    /// `fd` is the memfd of the region, or null if `request` names a parent.
+    RegionInfo add_region(const wire::RegisterMemory& request, MappedRegion region, const int* fd);
+    RegionInfo register_moved_memory(wire::RegisterMemory request, std::byte* data);
+    [[nodiscard]] bool is_moved_memory(std::uint64_t region);
+    void require_within_quota(std::size_t bytes) const;
 
     UniqueFd socket_;
     UniqueFd daemon_;  // the daemon's pidfd
     const std::chrono::milliseconds answer_within_;
-    UniqueFd wake_;  // wakes the reader
+    UniqueFd wake_;                      // wakes the reader
+    std::optional<Pause> reader_pause_;  // if AttachOptions::own_memory is set
     wire::Attached attached_;
     HostMemory pool_counters_;
     std::string only_device_;  // empty if there are several, or if the process has no contexts of its own
@@ -171,6 +179,7 @@ private:
     std::optional<wire::Packet> early_;
     std::map<std::uint32_t, MappedSession> sessions_;
     std::map<std::uint64_t, MappedRegion> regions_;
+    std::mutex moving_;  // held before mutex_, while a region of the program's own memory begins or ends
     std::atomic<bool> ending_{false};
     std::thread reader_;
 };

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -47,7 +48,9 @@ std::uint64_t memory_coming(const wire::Packet& packet) noexcept {
     }
     if (wire::Request<wire::RegisterMemory> region;
         packet.header().kind == wire::Kind::register_memory && packet.read(region)) {
-        return region.body.parent == 0 ? region.body.bytes : 0;
+        const auto [parent, offset, bytes] = std::tuple(region.body.parent, region.body.offset, region.body.bytes);
+        // A sum beyond the range is more than any memfd has.
+        return parent != 0 || bytes == 0 ? 0 : bytes + std::min(offset, UINT64_MAX - bytes);
     }
     return 0;
 }

@@ -64,12 +64,13 @@ bool try_make(SharedMemory& made, std::size_t bytes, unsigned flags, const char*
 
 }  // namespace
 
-SharedMemory make_shared_memory(std::size_t bytes, const char* what_for) {
+SharedMemory make_shared_memory(std::size_t bytes, const char* what_for, PageSize pages) {
     if (bytes == 0) {
         throw Error(EINVAL, std::string("no bytes of memory for ") + what_for);
     }
     SharedMemory made;
-    if (bytes < kHugePage || !try_make(made, rounded(bytes, kHugePage), MFD_HUGETLB | MFD_HUGE_2MB, what_for)) {
+    if (pages == PageSize::ordinary || bytes < kHugePage ||
+        !try_make(made, rounded(bytes, kHugePage), MFD_HUGETLB | MFD_HUGE_2MB, what_for)) {
         made = {};
         if (!try_make(made, rounded(bytes, static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))), 0, what_for)) {
             const int error = errno;

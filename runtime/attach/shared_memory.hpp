@@ -18,10 +18,15 @@ struct SharedMemory {
     HostMemory mapping;  ///< at least as long as requested
 };
 
-/// Makes memory that is zeroed and touched. Uses huge pages if there are enough, and if `bytes` fill at least one. A
-/// forked child does not have this memory. `what_for` appears in /proc/PID/maps. Throws Error: EINVAL if `bytes` is 0,
-/// otherwise the kernel's error, such as ENOMEM.
-[[nodiscard]] SharedMemory make_shared_memory(std::size_t bytes, const char* what_for);
+enum class PageSize {
+    largest,   ///< huge pages if there are enough, and if the memory fills at least one
+    ordinary,  ///< sysconf(_SC_PAGESIZE)
+};
+
+/// Makes memory that is zeroed and touched. A forked child does not have this memory. `what_for` appears in
+/// /proc/PID/maps. Throws Error: EINVAL if `bytes` is 0, otherwise the kernel's error, such as ENOMEM.
+[[nodiscard]] SharedMemory make_shared_memory(std::size_t bytes, const char* what_for,
+                                              PageSize pages = PageSize::largest);
 
 /// The daemon's side: maps memory that another process has made, and seals it. This may wait for as long as the other
 /// process likes, because that process can hold the file's lock. make_received_memory() lets another thread unmap the

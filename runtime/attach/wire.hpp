@@ -348,8 +348,8 @@ struct Registered {
 struct RegisterMemory {
     static constexpr Kind kKind = Kind::register_memory;
     using Answered = Registered;
-    std::uint64_t parent = 0;  ///< the region that contains the memory; 0: the memory comes as a memfd
-    std::uint64_t offset = 0;  ///< the start of the memory in `parent`, in bytes
+    std::uint64_t parent = 0;  ///< a region in the same memfd; 0: the memfd comes with the request
+    std::uint64_t offset = 0;  ///< the start of the memory in the memfd, in bytes
     std::uint64_t bytes = 0;
     std::uint64_t iova = 0;
     NameText device;

@@ -35,6 +35,9 @@ public:
     [[nodiscard]] void* data() const noexcept { return data_; }
     [[nodiscard]] std::size_t size() const noexcept { return size_; }
 
+    /// The memory is no longer this object's: the destructor does not release it.
+    void disown() noexcept { release_ = nullptr; }
+
 private:
     void* data_ = nullptr;
     std::size_t size_ = 0;

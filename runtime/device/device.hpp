@@ -148,6 +148,8 @@ public:
     /// Returns "soft" or "verbs" with the device's name and further details, for messages and reports.
     [[nodiscard]] virtual std::string describe() const = 0;
     [[nodiscard]] virtual bool is_software() const noexcept = 0;
+    /// Whether context() is one of the kernel's, so that share() has something to give.
+    [[nodiscard]] virtual bool has_kernel() const noexcept { return false; }
     [[nodiscard]] virtual ibv_context* context() noexcept = 0;
     [[nodiscard]] virtual const DeviceLimits& limits() const noexcept = 0;
     /// The device's NUMA node, or -1 when the kernel does not say.

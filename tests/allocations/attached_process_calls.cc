@@ -6,6 +6,7 @@
 #include "attach/own_server.hpp"
 #include "calls.hpp"
 #include "give_way.hpp"
+#include "own_pages.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/attach_server.hpp"
 
@@ -16,10 +17,11 @@ namespace {
 class Attached {
 public:
     explicit Attached(const std::string& path)
-        : attachment_({.path = path, .timeout = kPatience, .answer_within = kPatience}),
+        : attachment_({.path = path, .timeout = kPatience, .answer_within = kPatience, .own_memory = true}),
           session_(attachment_.open_session(
               {.submission_slots = 64, .completion_slots = 64, .pool_buffers = 64, .events = true})),
           memory_(attachment_.allocate(4096, Access::all())),
+          own_memory_(attachment_.register_memory(pages_.data(), pages_.size(), Access::all())),
           pd_(attachment_.create_protection_domain()),
           srq_(attachment_.create_shared_receive_queue({.session = &session_, .depth = 4})),
           pool_(attachment_.create_receive_pool({.session = &session_, .buffers = 4, .buffer_bytes = 64})),
@@ -65,6 +67,7 @@ public:
         window_.deallocate();
         way_.destroy();
         memory_.deregister();
+        own_memory_.deregister();
         session_.close();
         EXPECT_TRUE(attachment_.stop());
     }
@@ -78,9 +81,11 @@ private:
         return options;
     }
 
+    const test::OwnPages pages_{2};
     Attachment attachment_;
     Session session_;
     MemoryRegion memory_;
+    MemoryRegion own_memory_;
     ProtectionDomain pd_;
     SharedReceiveQueue srq_;
     ReceivePool pool_;

@@ -19,6 +19,7 @@
 
 #include "attach/own_server.hpp"
 #include "attach/packet_socket.hpp"
+#include "attach/raw_process.hpp"
 #include "attach/shared_memory.hpp"
 #include "attach/watched_platform.hpp"
 #include "attach/wire.hpp"
@@ -164,37 +165,6 @@ TEST_F(LongCalls, AreWaitedForWhenTheServerEnds) {
     EXPECT_EQ(attach().control_counters().memory_regions.value(), 0u);
 }
 
-/// Sends requests, and reads their answers only when the test asks for them.
-class RawProcess {
-public:
-    explicit RawProcess(const std::string& path) : socket_(wire::connect_to(path)) {
-        (void)answer<wire::Attach>(send(wire::Attach{.name = NameText("raw")}));
-    }
-    template <class Body>
-    std::uint64_t send(const Body& body, std::span<const int> descriptors = {}) {
-        const wire::Request<Body> request{{.kind = Body::kKind, .id = ++id_}, body};
-        EXPECT_EQ(wire::send_packet(socket_.get(), std::as_bytes(std::span(&request, 1)), descriptors), 0);
-        return id_;
-    }
-    /// Reads the next answer, which must be the answer to this request.
-    template <class Body>
-    typename Body::Answered answer(std::uint64_t id) {
-        pollfd readable{socket_.get(), POLLIN, 0};
-        EXPECT_EQ(::poll(&readable, 1, std::chrono::milliseconds(60s).count()), 1) << "nobody answers";
-        wire::Packet packet;
-        EXPECT_EQ(wire::recv_packet(socket_.get(), packet), 0);
-        EXPECT_EQ(packet.header().id, id);
-        wire::Answer<typename Body::Answered> answer;
-        EXPECT_TRUE(packet.read(answer));
-        EXPECT_EQ(answer.outcome.error, 0) << answer.outcome.text.string();
-        return answer.body;
-    }
-
-private:
-    UniqueFd socket_;
-    std::uint64_t id_ = 0;
-};
-
 // Before an object ends, a worker searches the rings for requests that name the object, and the process may have filled
 // these rings. In this test the worker stands still, and does not finish the search before the test lets it go on.
 TEST_F(LongCalls, OfAWorkerThatSearchesForWhatSomethingNamesNeither) {
@@ -202,7 +172,7 @@ TEST_F(LongCalls, OfAWorkerThatSearchesForWhatSomethingNamesNeither) {
         std::atomic<bool>& stand;
         ~WorkersGoOn() { stand.store(false); }
     };
-    RawProcess process(attach_config().path);
+    test::RawProcess process(attach_config().path);
     constexpr std::size_t kBytes = 4096;
     const SharedMemory memory = make_shared_memory(kBytes, "long calls");
     const int fd = memory.fd.get();

@@ -8,26 +8,11 @@
 namespace pollcore::testing {
 namespace {
 
-class MemoryRegions : public Conformance {
-protected:
-    /// Memory that the program registers itself. It comes from the heap or, if the test is attached, from an allocated
-    /// region.
-    [[nodiscard]] std::span<std::byte> own_memory(std::size_t bytes) {
-        if (attached_tests()) {
-            return remote.bytes().subspan(1000, bytes);
-        }
-        heap_.resize(bytes);
-        return heap_;
-    }
-
-private:
-    std::vector<std::byte> heap_;
-};
+class MemoryRegions : public Conformance {};
 
 TEST_F(MemoryRegions, OfTheProgramsOwnWorkLikeAllocatedOnes) {
     connect_pair();
-    const std::span<std::byte> mine = own_memory(10000);
-    std::fill(mine.begin(), mine.end(), std::byte{0x5a});
+    std::vector<std::byte> mine(10000, std::byte{0x5a});
     MemoryRegion region = runtime.register_memory(mine.data(), mine.size(), Access::all());
     EXPECT_EQ(region.data(), mine.data());
     WorkRequest request = rdma(Opcode::rdma_write, 1, 0);
@@ -99,19 +84,6 @@ TEST_F(MemoryRegions, HaveAtLeastOneByte) {
             EXPECT_EQ(error.code(), std::errc::invalid_argument);
             EXPECT_NE(std::string(error.what()).find("0 bytes"), std::string::npos) << error.what();
         }
-    }
-}
-
-TEST_F(MemoryRegions, OfAnAttachedProgramAreOfMemoryThatTheDaemonCanMap) {
-    if (!attached_tests()) {
-        return;  // only the attached run of this suite tests this
-    }
-    std::vector<std::byte> mine(4096);
-    try {
-        (void)runtime.register_memory(mine.data(), mine.size(), Access::all());
-        FAIL() << "the heap of an attached process was registered";
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), std::errc::operation_not_supported) << error.what();
     }
 }
 

@@ -13,6 +13,7 @@
 
 #include "base/log.hpp"
 #include "exercised.hpp"
+#include "mlx5_model.hpp"
 #include "patient.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/runtime.hpp"
@@ -118,7 +119,10 @@ private:
         if (attached_tests()) {
             set_log_level(config.log_level);
             AttachOptions options = test::patient({.path = SharedDaemon::serve(config)});
-            options.own_memory = own_contexts();
+            // Without a kernel behind the device, own memory needs no permission.
+            const bool kernel =
+                config.devices.front().kind == DeviceConfig::Kind::verbs && !test::Mlx5Model::is_there();
+            options.own_memory = own_contexts() || !kernel;
             made.attached = std::make_unique<Open<Attachment>>(options);
         } else {
             made.embedded = std::make_unique<Open<Runtime>>(config);

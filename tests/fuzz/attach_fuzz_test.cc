@@ -99,7 +99,9 @@ private:
             made.header.magic = static_cast<std::uint32_t>(random_());
         }
         std::vector<UniqueFd> fds;
-        if constexpr (std::is_same_v<Body, wire::OpenSession> || std::is_same_v<Body, wire::RegisterMemory>) {
+        if constexpr (std::is_same_v<Body, wire::RegisterMemory>) {
+            fds.push_back(memory(made.body.bytes + made.body.offset % 10'000));
+        } else if constexpr (std::is_same_v<Body, wire::OpenSession>) {
             fds.push_back(memory(made.body.bytes));
         } else if (random_() % 100 == 0) {
             fds.emplace_back(::open("/dev/null", O_RDWR | O_CLOEXEC));
@@ -146,6 +148,7 @@ private:
         if constexpr (std::is_same_v<Body, wire::RegisterMemory>) {
             body.parent = random_() % 3;
             body.bytes = 1 + random_() % 20'000;
+            body.offset = random_() % 20 == 0 ? body.offset : random_() % 2 * (random_() % 5'000);
             flags(&body.access, sizeof(body.access));
         }
         if constexpr (std::is_same_v<Body, wire::CreateQp>) {
@@ -178,6 +181,9 @@ private:
         UniqueFd fd(::memfd_create("fuzz", MFD_CLOEXEC | (random_() % 20 == 0 ? 0u : MFD_ALLOW_SEALING)));
         const std::uint64_t size = random_() % 20 == 0 ? random_() % 100'000 : (bytes + 4095) / 4096 * 4096;
         (void)!::ftruncate(fd.get(), static_cast<off_t>(size));
+        if (random_() % 20 != 0) {  // the server refuses pages that nobody has touched
+            (void)!::fallocate(fd.get(), 0, 0, static_cast<off_t>(size));
+        }
         return fd;
     }
 

@@ -1,9 +1,11 @@
 // A context whose command descriptor is given to another process.
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
+#include <array>
 #include <cerrno>
-#include <filesystem>
+#include <cstdio>
 
 #include <fmt/format.h>
 
@@ -12,16 +14,6 @@
 
 namespace pollcore {
 namespace {
-
-// Whether `fd` is the kernel's file of an RDMA device.
-bool is_uverbs(int fd) {
-    struct stat status {};
-    if (::fstat(fd, &status) != 0 || !S_ISCHR(status.st_mode)) {
-        return false;
-    }
-    return std::filesystem::exists(
-        fmt::format("/sys/dev/char/{}:{}/ibdev", major(status.st_rdev), minor(status.st_rdev)));
-}
 
 // Returns the number of the kernel's driver, which each ioctl must name. No interface tells it, so this function asks
 // for the end of a region that does not exist: the kernel answers EINVAL as long as the number is wrong.
@@ -39,8 +31,20 @@ std::optional<std::uint32_t> find_driver(int fd) {
 
 }  // namespace
 
+bool VerbsDevice::has_kernel() const noexcept {
+    struct stat status {};
+    if (::fstat(context_->cmd_fd, &status) != 0 || !S_ISCHR(status.st_mode)) {
+        return false;
+    }
+    // Only the kernel's file of an RDMA device has this entry.
+    std::array<char, 64> entry{};
+    (void)std::snprintf(entry.data(), entry.size(), "/sys/dev/char/%u:%u/ibdev", major(status.st_rdev),
+                        minor(status.st_rdev));
+    return ::access(entry.data(), F_OK) == 0;
+}
+
 std::optional<SharedContext> VerbsDevice::share() {
-    if (!is_uverbs(context_->cmd_fd)) {
+    if (!has_kernel()) {
         return std::nullopt;
     }
     const std::optional<std::uint32_t> driver = find_driver(context_->cmd_fd);

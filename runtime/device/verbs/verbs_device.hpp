@@ -28,6 +28,7 @@ public:
 
     [[nodiscard]] std::string describe() const override;
     [[nodiscard]] bool is_software() const noexcept override { return false; }
+    [[nodiscard]] bool has_kernel() const noexcept override;
     [[nodiscard]] ibv_context* context() noexcept override { return context_.get(); }
     [[nodiscard]] const DeviceLimits& limits() const noexcept override { return limits_; }
     [[nodiscard]] int numa_node() const noexcept override { return numa_node_; }
