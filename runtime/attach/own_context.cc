@@ -21,7 +21,7 @@ namespace {
 
 // The open command descriptors, for the child of a fork(2). An atomic array, because the child may lock no mutex.
 constexpr std::size_t kContextsMax = 256;
-constexpr int kNone = -1;
+constexpr int kClosed = -1;
 
 class OpenCommands {
 public:
@@ -32,19 +32,19 @@ public:
     /// Throws Error(EMFILE).
     [[nodiscard]] std::size_t add(int fd) {
         for (std::size_t place = 0; place < kContextsMax; ++place) {
-            int none = kNone;
+            int none = kClosed;
             if (fds_[place].compare_exchange_strong(none, fd, std::memory_order_relaxed)) {
                 return place;
             }
         }
         throw Error(EMFILE, "this process has " + std::to_string(kContextsMax) + " contexts of its own already");
     }
-    void remove(std::size_t place) noexcept { fds_[place].store(kNone, std::memory_order_relaxed); }
+    void remove(std::size_t place) noexcept { fds_[place].store(kClosed, std::memory_order_relaxed); }
 
 private:
     OpenCommands() {
         for (auto& fd : fds_) {
-            fd.store(kNone, std::memory_order_relaxed);
+            fd.store(kClosed, std::memory_order_relaxed);
         }
         if (const int error = ::pthread_atfork(nullptr, nullptr, [] { get().close_all(); }); error != 0) {
             throw Error(error, "no handler for the child of a fork");
@@ -53,7 +53,7 @@ private:
     // Relaxed: the child has one thread, and fork(2) orders the parent's writes before it.
     void close_all() noexcept {
         for (auto& fd : fds_) {
-            if (const int open = fd.exchange(kNone, std::memory_order_relaxed); open != kNone) {
+            if (const int open = fd.exchange(kClosed, std::memory_order_relaxed); open != kClosed) {
                 (void)::close(open);
             }
         }

@@ -23,7 +23,8 @@ public:
     /// Opens the device of this name, as ibv_devices(1) prints it. An empty name means the only device. Throws
     /// pollcore::Error, which lists the existing devices or says why there are none.
     /// With `to_share`, share() may be called.
-    [[nodiscard]] static std::unique_ptr<VerbsDevice> open(const std::string& name, std::uint8_t port, bool to_share);
+    [[nodiscard]] static std::unique_ptr<VerbsDevice> open(const std::string& name, std::uint8_t port,
+                                                           bool to_share = false);
     ~VerbsDevice() override;
 
     [[nodiscard]] std::string describe() const override;
