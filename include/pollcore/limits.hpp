@@ -83,6 +83,10 @@ inline constexpr std::size_t kEventsMax = 1024;
 /// device names (IBV_SYSFS_NAME_MAX - 1).
 inline constexpr std::size_t kNameLengthMax = 63;
 
+/// Lines of the log that may wait until they are written, or taken by a function of the program. Further lines are lost
+/// and counted (log_lines_lost).
+inline constexpr std::size_t kLogLinesMax = 1024;
+
 /// Cache lines of a write ring.
 inline constexpr std::uint32_t kRingLinesMin = 64;
 inline constexpr std::uint32_t kRingLinesMax = 1u << 24;

@@ -22,6 +22,7 @@
 #include <string_view>
 
 #include "pollcore/export.h"
+#include "pollcore/limits.hpp"
 
 namespace pollcore {
 
@@ -43,8 +44,8 @@ struct LogLine {
 
 /// Takes the lines. One thread of the library makes all calls, one after the other, in the order in which the lines
 /// were logged. The thread gets no signals. It does nothing else, so the function may block: no other thread of the
-/// library waits for it, nor does a thread that logs. Meanwhile up to 1024 lines wait. Further lines are lost and
-/// counted; a later line says how many. The function may make all calls of this library. If it throws, the line is
+/// library waits for it, nor does a thread that logs. Meanwhile up to kLogLinesMax lines wait. Further lines are lost
+/// and counted; a later line says how many. The function may make all calls of this library. If it throws, the line is
 /// lost and counted, too.
 using LogFunction = std::function<void(const LogLine&)>;
 

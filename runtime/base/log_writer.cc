@@ -132,7 +132,7 @@ bool LogQueue::put(Line& line) {
     if (!running_) {
         return false;
     }
-    if (waiting_.size() >= LogWriter::kLinesMax || bytes_ + line.written.size() > LogWriter::kBytesMax) {
+    if (waiting_.size() >= kLogLinesMax || bytes_ + line.written.size() > LogWriter::kBytesMax) {
         ++lost_behind_;
         count_lost(1);
         return true;

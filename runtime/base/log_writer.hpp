@@ -33,8 +33,7 @@ struct Line;
 /// lines.
 class LogWriter {
 public:
-    /// Limits of the queue of lines that wait to be written. logging.hpp names the first one.
-    static constexpr std::size_t kLinesMax = 1024;
+    /// Bytes of the lines that wait to be written. Their number is at most kLogLinesMax.
     static constexpr std::size_t kBytesMax = std::size_t{1} << 20;
     /// The destructor of the last LogWriter, exit(3), set_log_output() and a failed check wait at most this long for a
     /// reader of the output.

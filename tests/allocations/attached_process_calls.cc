@@ -75,6 +75,7 @@ public:
 private:
     QueuePairOptions shape() {
         QueuePairOptions options;
+        options.name = "a queue pair by a long name";
         options.shares = {{.session = &session_, .send_depth = World::kDepth}};
         options.recv_depth = World::kDepth;
         options.remote_access = RemoteAccess::all();

@@ -1,7 +1,9 @@
 // Sessions, whole runtimes, and asynchronous events of devices.
 #include <optional>
+#include <string>
 #include <utility>
 
+#include "base/log.hpp"
 #include "calls.hpp"
 #include "device/soft/soft_device.hpp"
 #include "give_way.hpp"
@@ -112,6 +114,26 @@ private:
     bool stopped_ = false;
 };
 
+// ---- The log ----
+
+class TakeLog : public Call {
+public:
+    ~TakeLog() override { set_log_function({}); }
+    void make(World&) override {
+        set_log_function([this, text = std::string(kLine)](const LogLine& line) { taken_ += line.text == text; });
+    }
+    void use(World&) override {
+        log_error("{}", kLine);
+        set_log_function({});
+        EXPECT_EQ(taken_, 1);
+    }
+
+private:
+    static constexpr const char* kLine = "a line for a function of the program";
+
+    int taken_ = 0;  // written by the log's thread until the function is taken away
+};
+
 // ---- Asynchronous events of devices ----
 
 class TakeEvents : public Call {
@@ -141,14 +163,15 @@ std::vector<NamedCall> runtime_calls() {
     return {
         {"OpenSession",
          [] {
-             return std::unique_ptr<Call>(
-                 new OpenSession({.worker = "a_worker_by_a_long_name", .wide_completions = true}));
+             return std::unique_ptr<Call>(new OpenSession(
+                 {.name = "a session by a long name", .worker = "a_worker_by_a_long_name", .wide_completions = true}));
          }},
         {"OpenSessionWithEvents",
          [] { return std::unique_ptr<Call>(new OpenSession({.pool_buffers = 16, .events = true})); }},
         {"CloseSession", make_call<CloseSession>},
         {"Start", make_call<Start>},
         {"Stop", make_call<Stop>},
+        {"TakeLog", make_call<TakeLog>},
         {"TakeEvents", make_call<TakeEvents>, true, Allocating::everyone},
     };
 }

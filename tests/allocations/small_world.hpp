@@ -82,6 +82,7 @@ public:
     [[nodiscard]] QueuePairOptions shape() { return shape(second); }
     [[nodiscard]] static QueuePairOptions shape(Session& by) {
         QueuePairOptions options;
+        options.name = "a queue pair by a long name";
         options.shares = {{.session = &by, .send_depth = kDepth}};
         options.recv_depth = kDepth;
         options.sges_max = 2;

@@ -189,7 +189,7 @@ TEST_F(LogFunctionTest, keeps_nobody_waiting_and_a_later_line_says_what_is_missi
     });
     log_info("first");
     entered.get_future().wait();
-    for (std::size_t i = 0; i < LogWriter::kLinesMax + 3; ++i) {  // returns although the function is blocked
+    for (std::size_t i = 0; i < kLogLinesMax + 3; ++i) {  // returns although the function is blocked
         log_info("line {}", i);
     }
     EXPECT_EQ(lost(), 3u);
@@ -197,10 +197,10 @@ TEST_F(LogFunctionTest, keeps_nobody_waiting_and_a_later_line_says_what_is_missi
     EXPECT_TRUE(flush_log(kDelivered));
     log_info("back");
     set_log_function({});
-    ASSERT_EQ(texts.size(), 1 + LogWriter::kLinesMax + 2);
-    EXPECT_EQ(texts[LogWriter::kLinesMax], "line 1023");
-    EXPECT_EQ(texts[LogWriter::kLinesMax + 1], "3 log lines before this could not be written");
-    EXPECT_EQ(texts[LogWriter::kLinesMax + 2], "back");
+    ASSERT_EQ(texts.size(), 1 + kLogLinesMax + 2);
+    EXPECT_EQ(texts[kLogLinesMax], "line 1023");
+    EXPECT_EQ(texts[kLogLinesMax + 1], "3 log lines before this could not be written");
+    EXPECT_EQ(texts[kLogLinesMax + 2], "back");
 }
 
 TEST_F(LogFunctionTest, loses_the_line_at_which_it_throws) {
