@@ -301,16 +301,10 @@ TEST_F(MovedMemoryTest, ThatCannotBeMovedIsRefused) {
     expect_refused(reinterpret_cast<void*>(UINTPTR_MAX - 10), 5, EINVAL, "address space");
 }
 
-<<<<<<< ours
 TEST_F(MovedMemoryTest, OfTheCallingThreadsStackIsRefused) {
-    std::byte local[64]{};
-    static thread_local std::byte of_thread[64]{};
-=======
-TEST_F(OwnMemory, OfTheCallingThreadsStackIsRefused) {
     // Not a local variable: the address sanitizer may keep it elsewhere.
     void* const of_main_thread = __builtin_frame_address(0);
     static thread_local std::byte variable[64]{};
->>>>>>> theirs
     const char* const why = "stack, or its thread-local variables";
     expect_refused(of_main_thread, 64, EOPNOTSUPP, why);
     expect_refused(variable, sizeof(variable), EOPNOTSUPP, why);
