@@ -51,6 +51,7 @@ private:
     [[nodiscard]] bool is_on_thread() const noexcept { return running_ && std::this_thread::get_id() == thread_; }
     bool flush(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds within);
 
+    void leave(std::unique_lock<std::mutex>& lock) noexcept;
     void loop();
     void settle(std::unique_lock<std::mutex>& lock);
     void write(const Line& line, const LogFunction* function, std::uint64_t discards) noexcept;
@@ -109,13 +110,19 @@ void LogQueue::set_function(std::shared_ptr<const LogFunction> function) {
     if (!is_on_thread()) {
         progress_.wait(lock, [&] { return called_ == nullptr || called_ != function.get(); });
     }
-    if (function != nullptr && --users_ == 0) {
-        come_.notify_one();  // the thread ends when no line waits
+    if (function != nullptr) {
+        leave(lock);
     }
 }
 
 void LogQueue::end() noexcept {
     std::unique_lock lock(mutex_);
+    leave(lock);
+}
+
+// The last user waits for the end of the thread, which writes the waiting lines first. So a later line is written at
+// once.
+void LogQueue::leave(std::unique_lock<std::mutex>& lock) noexcept {
     if (--users_ > 0 || is_on_thread()) {
         return;
     }
