@@ -27,7 +27,7 @@ namespace pollcore {
 
 /// The rate of the clock. The first call in a process takes about 20 ms, because it measures the rate against
 /// std::chrono::steady_clock. A Runtime does this when it starts. The measurements of several processes on one machine
-/// differ by up to 50 parts in a million.
+/// differed by up to 25 parts in a million.
 [[nodiscard]] POLLCORE_API double cycles_per_ns() noexcept;
 
 /// The duration of `cycles`, rounded down: 7 cycles at 2.5 GHz are 2 ns. The largest duration is nanoseconds::max().

@@ -26,6 +26,7 @@
 
 namespace pollcore {
 
+/// From the most important lines to the least important ones.
 enum class LogLevel { error, warning, info, debug };
 
 /// Lines that are less important than `level` are left out. The level is info at the start. The constructor of a

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -230,11 +231,12 @@ void LogQueue::settle(std::unique_lock<std::mutex>& lock) {
 }
 
 void LogQueue::write(const Line& line, const LogFunction* function, std::uint64_t discards) noexcept {
-    if (!deliver(line, function, discards)) {
+    const auto take = [&](const Line& one) noexcept { return deliver(one, function, discards); };
+    if (!take(line)) {
         count_lost(1);
         report_lost(1);
     }
-    say_losses([&](const Line& losses) { return deliver(losses, function, discards); });
+    say_losses(std::cref(take));  // by reference, because a copy would need memory
 }
 
 bool LogQueue::deliver(const Line& line, const LogFunction* function, std::uint64_t discards) noexcept {
