@@ -43,13 +43,6 @@ std::string RuntimeState::add_client_device_here(const std::string& name, std::u
     return device.config.name;
 }
 
-DeviceSlot* RuntimeState::client_device_here(const std::string& name) noexcept {
-    const auto found = std::find_if(devices_.begin(), devices_.end(), [&](const auto& device) {
-        return device->client != 0 && device->config.name == name;
-    });
-    return found != devices_.end() ? found->get() : nullptr;
-}
-
 void RuntimeState::let_go_of_client_device_here(const std::string& name) noexcept {
     if (DeviceSlot* const device = client_device_here(name); device != nullptr && device->device != nullptr) {
         device->device->let_go();

@@ -313,6 +313,13 @@ DeviceSlot& RuntimeState::find_device(const std::string& name) {
     return *devices_[static_cast<std::size_t>(&configured_device(name) - config.devices.data())];
 }
 
+DeviceSlot* RuntimeState::client_device_here(const std::string& name) noexcept {
+    const auto found = std::find_if(devices_.begin(), devices_.end(), [&](const auto& device) {
+        return device->client != 0 && device->config.name == name;
+    });
+    return found != devices_.end() ? found->get() : nullptr;
+}
+
 const DeviceConfig& RuntimeState::configured_device(const std::string& name) const {
     if (name.empty() && config.devices.size() == 1) {
         return config.devices.front();

@@ -620,6 +620,8 @@ private:
     void await_outside_calls(std::unique_lock<std::mutex>& lock);
 
     [[nodiscard]] DeviceSlot& find_device(const std::string& name);
+    /// The device that was opened for one process, by the name that add_client_device_here() returned, or null.
+    [[nodiscard]] DeviceSlot* client_device_here(const std::string& name) noexcept;
     /// Throws Error if the device is lost.
     [[nodiscard]] DeviceSlot& device_slot(const std::string& name);
     [[nodiscard]] QpSlot* find_qp(QpHandle handle) noexcept;
@@ -772,7 +774,6 @@ private:
     [[nodiscard]] std::uint32_t worker_index(const WorkerSlot& worker) const;
 
     // client_devices.cc
-    [[nodiscard]] DeviceSlot* client_device_here(const std::string& name) noexcept;
     void remove_client_device_here(DeviceSlot& device) noexcept;
 
     // memory.cc

@@ -154,7 +154,7 @@ struct EndRun {
 /// For a send that invalidates the key that `wr` has as an immediate. Returns true if the entry replies in line.
 [[gnu::cold, gnu::noinline]] bool invalidate(ibv_send_wr& wr, InFlightEntry& entry) noexcept {
     wr.invalidate_rkey = ntohl(wr.imm_data);
-    entry.opcode = Opcode::send;  // its completion is that of a send
+    entry.end_as_send();
     return entry.replies_in_line();
 }
 

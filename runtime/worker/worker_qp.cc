@@ -63,6 +63,18 @@ void WorkerQp::choose_way() noexcept {
     ordinary_ = ordinary ? static_cast<OpcodeMask>(opcodes_ & RequestHead::kOrdinary) : OpcodeMask{0};
 }
 
+// Goes on to `state`. Returns false if the queue pair is there already, or in error.
+bool WorkerQp::advance_to(QpState state) noexcept {
+    const QpLife before = life_;
+    if (state == QpState::init || state == QpState::ready) {
+        happens(QpEvent::open);
+    }
+    if (state == QpState::ready) {
+        happens(QpEvent::activate);
+    }
+    return life_ != before;
+}
+
 void WorkerQp::open_shares() noexcept {
     for (std::size_t i = 0; i < options_.shares.size(); ++i) {
         sessions_[i]->open_share(*this, handle_, options_.shares[i].send_depth, options_.shares[i].recv_depth);

@@ -109,18 +109,6 @@ void WorkerQp::unpark(Turn& turn, QpState state, Status cause, bool device_lags)
     }
 }
 
-// Goes on to `state`. Returns false if the queue pair is there already, or in error.
-bool WorkerQp::advance_to(QpState state) noexcept {
-    const QpLife before = life_;
-    if (state == QpState::init || state == QpState::ready) {
-        happens(QpEvent::open);
-    }
-    if (state == QpState::ready) {
-        happens(QpEvent::activate);
-    }
-    return life_ != before;
-}
-
 // ---- Out of service ----
 
 void WorkerQp::leave(Turn& turn, const Leave& how) noexcept {
