@@ -33,9 +33,9 @@
 // of a write ring, too, with two differences: a write ring has one queue pair at a time, and a message that is not
 // released also keeps the room of the messages behind it.
 //
-// Thread safety: any thread may make any call. No other call may be made during close(). A reference that counters()
-// has returned is valid until close(). Ownership: the pool owns the memory until the pool is closed, even if its
-// session or the runtime ends before that.
+// Thread safety: any thread may make any call. No other call may be made during close(), and what counters() has
+// returned is valid until then.
+// Ownership: the pool owns the memory until the pool is closed, even if its session or the runtime ends before that.
 #pragma once
 
 #include <cstddef>
