@@ -45,8 +45,8 @@ typedef struct pollcore_work_request {
     uint64_t remote_addr;
     union {
         uint64_t compare_add;
-        uint32_t imm_data; /**< in host order */
-        uint32_t invalidate_rkey;
+        uint32_t imm_data;        /**< in host order */
+        uint32_t invalidate_rkey; /**< POLLCORE_SEND_WITH_INV: the key of the peer's window */
     };
     uint32_t rkey;
     uint32_t reserved;
@@ -66,6 +66,7 @@ enum {
     POLLCORE_RDMA_READ = 4,
     POLLCORE_ATOMIC_CMP_AND_SWP = 5,
     POLLCORE_ATOMIC_FETCH_AND_ADD = 6,
+    POLLCORE_SEND_WITH_INV = 9,
     POLLCORE_RECV = 128
 };
 enum { POLLCORE_FENCE = 1, POLLCORE_SIGNALED = 2, POLLCORE_SOLICITED = 4 };
@@ -78,6 +79,7 @@ typedef struct pollcore_completion {
     uint32_t byte_len;
     union {
         uint32_t imm_data;
+        uint32_t invalidated_rkey; /**< with POLLCORE_WITH_INV */
         uint32_t vendor_err;
     };
     uint32_t srq; /**< used in C++ only; 0 here */
@@ -86,7 +88,7 @@ typedef struct pollcore_completion {
     uint8_t flags;
     uint8_t reserved[5];
 } pollcore_completion;
-enum { POLLCORE_WITH_IMM = 1, POLLCORE_BY_RUNTIME = 4, POLLCORE_FROM_RECV_QUEUE = 8 };
+enum { POLLCORE_WITH_IMM = 1, POLLCORE_BY_RUNTIME = 4, POLLCORE_FROM_RECV_QUEUE = 8, POLLCORE_WITH_INV = 16 };
 
 /** A value of Refusal in session.hpp. 0 means that the request was taken. pollcore_refusal_name() returns its name. */
 typedef int pollcore_refusal;

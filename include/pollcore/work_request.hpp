@@ -204,7 +204,7 @@ struct alignas(kCacheLine) WorkRequest {
         request.imm_data = imm;
         return request;
     }
-    /// Ends the binding of the peer's window whose key is `rkey`.
+    /// Ends the binding of the peer's window whose key is `rkey`. Such a message cannot go by rendezvous.
     [[nodiscard]] static constexpr WorkRequest send_with_inv(QpHandle qp, const Sge& sge, std::uint32_t rkey) noexcept {
         WorkRequest request = of(Opcode::send_with_inv, qp, sge);
         request.invalidate_rkey = rkey;

@@ -49,6 +49,7 @@ static_assert(sizeof(pollcore_work_request) == sizeof(WorkRequest) &&
               offsetof(pollcore_work_request, sge) == offsetof(WorkRequest, sge) &&
               offsetof(pollcore_work_request, remote_addr) == offsetof(WorkRequest, remote_addr) &&
               offsetof(pollcore_work_request, compare_add) == offsetof(WorkRequest, compare_add) &&
+              offsetof(pollcore_work_request, invalidate_rkey) == offsetof(WorkRequest, invalidate_rkey) &&
               offsetof(pollcore_work_request, rkey) == offsetof(WorkRequest, rkey) &&
               offsetof(pollcore_work_request, qp) == offsetof(WorkRequest, qp) &&
               offsetof(pollcore_work_request, opcode) == offsetof(WorkRequest, opcode) &&
@@ -58,14 +59,16 @@ static_assert(sizeof(pollcore_completion) == sizeof(Completion) &&
               offsetof(pollcore_completion, qp) == offsetof(Completion, qp) &&
               offsetof(pollcore_completion, byte_len) == offsetof(Completion, byte_len) &&
               offsetof(pollcore_completion, imm_data) == offsetof(Completion, imm_data) &&
+              offsetof(pollcore_completion, invalidated_rkey) == offsetof(Completion, invalidated_rkey) &&
               offsetof(pollcore_completion, status) == offsetof(Completion, status) &&
               offsetof(pollcore_completion, opcode) == offsetof(Completion, opcode) &&
               offsetof(pollcore_completion, flags) == offsetof(Completion, flags));
 static_assert(POLLCORE_RECV == static_cast<int>(pollcore::Opcode::recv) &&
               POLLCORE_ATOMIC_FETCH_AND_ADD == static_cast<int>(pollcore::Opcode::atomic_fetch_and_add) &&
+              POLLCORE_SEND_WITH_INV == static_cast<int>(pollcore::Opcode::send_with_inv) &&
               int{POLLCORE_SIGNALED} == int{pollcore::kSignaled} && int{POLLCORE_FENCE} == int{pollcore::kFence} &&
               int{POLLCORE_SOLICITED} == int{pollcore::kSolicited} &&
-              int{POLLCORE_WITH_IMM} == int{pollcore::kWithImm} &&
+              int{POLLCORE_WITH_IMM} == int{pollcore::kWithImm} && int{POLLCORE_WITH_INV} == int{pollcore::kWithInv} &&
               int{POLLCORE_BY_RUNTIME} == int{pollcore::kByRuntime} &&
               int{POLLCORE_FROM_RECV_QUEUE} == int{pollcore::kFromRecvQueue} &&
               POLLCORE_QP_INFO_BYTES == sizeof(QpInfo));

@@ -45,9 +45,7 @@ public:
     void learn(std::uint64_t status, OpcodeMask opcodes, std::uint32_t send_depth) noexcept;
     [[nodiscard]] bool admits(RequestHead head) const noexcept { return head.is_one_of(ordinary_); }
     /// Whether the request is admitted if its message is no longer than the peer's receives.
-    [[nodiscard]] bool admits_short(RequestHead head) const noexcept {
-        return head.is_one_of(static_cast<OpcodeMask>(ordinary_ >> kShort));
-    }
+    [[nodiscard]] bool admits_short(RequestHead head) const noexcept { return head.is_one_of(short_); }
     [[nodiscard]] std::uint32_t send_depth() const noexcept { return send_depth_; }
     [[nodiscard]] std::uint32_t inline_max() const noexcept { return inline_max_; }
 
@@ -63,11 +61,10 @@ public:
     }
 
 private:
-    static constexpr unsigned kShort = 8;  // the first bit of ordinary_ that is for admits_short(), not for admits()
-
     std::uint64_t known_status_ = 0;
-    std::uint32_t send_depth_ = 0;
-    OpcodeMask ordinary_ = 0;
+    std::uint16_t send_depth_ = 0;
+    OpcodeMask ordinary_ = 0;  // for admits()
+    OpcodeMask short_ = 0;     // for admits_short()
     std::uint16_t inline_max_ = 0;
 
     std::uint16_t generation_ = 0;

@@ -44,10 +44,10 @@ public:
                                              opcode_bit(Opcode::atomic_cmp_and_swp) |
                                              opcode_bit(Opcode::atomic_fetch_and_add);
 
-    /// Opcodes of ordinary requests: their only operands are an address, a key and an immediate.
+    /// Opcodes of ordinary requests: their only operands are an address, a key, and an immediate or a second key.
     static constexpr OpcodeMask kOrdinary = opcode_bit(Opcode::rdma_write) | opcode_bit(Opcode::rdma_write_with_imm) |
                                             opcode_bit(Opcode::send) | opcode_bit(Opcode::send_with_imm) |
-                                            opcode_bit(Opcode::rdma_read);
+                                            opcode_bit(Opcode::rdma_read) | opcode_bit(Opcode::send_with_inv);
 
     constexpr explicit RequestHead(std::uint64_t word) noexcept : word_(word) {}
 
@@ -63,7 +63,7 @@ public:
         return static_cast<std::uint32_t>(word_ >> kNumSge & 0xff);
     }
 
-    /// Whether the request has one of the first eight opcodes, at most one SGE, and no flag other than those of
+    /// Whether the request has one of the first sixteen opcodes, at most one SGE, and no flag other than those of
     /// SendFlag and kReplyInLine. `but` has further flags that the request must not have. is_one_of() may be called
     /// only if is_plain() is true.
     [[nodiscard]] constexpr bool is_plain(unsigned but = 0) const noexcept { return (word_ & not_plain(but)) == 0; }
@@ -73,7 +73,15 @@ public:
         return (word_ & (not_plain(but) | kOne)) == kOne;
     }
     [[nodiscard]] constexpr bool is_one_of(OpcodeMask opcodes) const noexcept {
-        return (opcodes >> (word_ >> kOpcode & 7) & 1) != 0;
+        return (opcodes >> (word_ >> kOpcode & 31) & 1) != 0;
+    }
+
+    /// Whether the request invalidates a key or has kReplyInLine. Its opcode must be one of kOrdinary.
+    [[nodiscard]] constexpr bool invalidates_or_replies() const noexcept {
+        constexpr std::uint32_t kBit = 8;  // among ordinary opcodes, only this one has the bit
+        static_assert(kOrdinary >> kBit == 1 << (static_cast<unsigned>(Opcode::send_with_inv) - kBit));
+        return (static_cast<std::uint32_t>(word_ >> kOpcode) &
+                (kBit | std::uint32_t{kReplyInLine} << (kFlags - kOpcode))) != 0;
     }
 
     /// The head of this request with an inline payload.
@@ -83,7 +91,7 @@ public:
 
 private:
     [[nodiscard]] static constexpr std::uint64_t not_plain(unsigned but) noexcept {
-        return std::uint64_t{0xf8} << kOpcode | std::uint64_t{0xfe} << kNumSge |
+        return std::uint64_t{0xf0} << kOpcode | std::uint64_t{0xfe} << kNumSge |
                ((0xff & ~std::uint64_t{kFence | kSignaled | kSolicited | kInline | kReplyInLine}) | but) << kFlags;
     }
 

@@ -272,7 +272,9 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
     WorkRequest first = request;
     first.num_sge = static_cast<std::uint8_t>(num_sge);
     if (num_sge > 0) {
-        first.sge = sges[0];  // a request without SGEs may have a bind's operands in the place of `sge`
+        first.sge = sges[0];
+    } else if (!is_local(request.opcode)) {  // a bind has its operands in the place of `sge`
+        first.sge.length = 0;
     }
     if (summing_) [[unlikely]] {
         first = summed(first, sges);

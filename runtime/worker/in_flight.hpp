@@ -90,6 +90,8 @@ struct InFlightEntry {
         words[2] = (head.word() & kWhat) | its_lkey;
         words[3] = 0;
     }
+    /// Makes a send that invalidates a key an ordinary one, because its completion says no more.
+    void end_as_send() noexcept { opcode = Opcode::send; }
     /// Marks the request as one that the provider will never get. It completes with status `why`.
     void leave_unposted(Status why) noexcept {
         kind = Kind::unposted;

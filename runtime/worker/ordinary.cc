@@ -35,8 +35,9 @@ struct SendRun {
     WorkerQp* qp = nullptr;
     Share* share = nullptr;
     std::uint32_t message_max = 0;
-    bool limited = false;     // the queue pair's gate limits messages
-    std::uint32_t left = 0;   // requests that the run may still take
+    bool limited = false;  // the queue pair's gate limits messages
+    // Requests that the run may still take. Of 64 bits, because gcc 12 computes minima of 32 bits in vector registers.
+    std::uint64_t left = 0;
     std::uint32_t taken = 0;  // requests that count() has not counted yet
     ibv_send_wr** end = nullptr;
 
@@ -50,12 +51,15 @@ struct SendRun {
             return false;
         }
         SendQueue& sends = qp->sends();
-        left = kAdmission ? std::min({share->send_room(), sends.entries().room(), sends.budget_left(turn)})
-                          : sends.budget_left(turn);
+        left = sends.budget_left(turn);
+        if (kAdmission) {
+            left = std::min<std::uint64_t>(left, share->send_room());
+            left = std::min<std::uint64_t>(left, sends.entries().room());
+        }
         limited = qp->gate().limited();
         if (limited) [[unlikely]] {
             // The credit also limits writes and reads, which need none: counting them separately does not pay.
-            left = std::min(left, qp->gate().credit());
+            left = std::min<std::uint64_t>(left, qp->gate().credit());
             message_max = qp->gate().message_max();
         }
         handle = head.qp_bits();
@@ -147,6 +151,13 @@ struct EndRun {
     }
 };
 
+/// For a send that invalidates the key that `wr` has as an immediate. Returns true if the entry replies in line.
+[[gnu::cold, gnu::noinline]] bool invalidate(ibv_send_wr& wr, InFlightEntry& entry) noexcept {
+    wr.invalidate_rkey = ntohl(wr.imm_data);
+    entry.end_as_send();
+    return entry.replies_in_line();
+}
+
 }  // namespace
 
 std::uint32_t take_ordinary(Turn& turn, std::uint32_t qps_mask, WorkerSession& session, std::uint32_t taken) noexcept {
@@ -186,15 +197,14 @@ std::uint32_t take_ordinary(Turn& turn, std::uint32_t qps_mask, WorkerSession& s
             break;
         }
         const bool takes_credit = run.limited && takes_receive(head.opcode());
-        if (takes_credit && is_send(head.opcode()) && (is_inline || head.num_sge() != 0) && length > run.message_max)
-            [[unlikely]] {
+        if (takes_credit && is_send(head.opcode()) && length > run.message_max) [[unlikely]] {
             break;
         }
         if (ClientShare* const client = session.options().client; client != nullptr) [[unlikely]] {
             if (!session.has_share_left(turn, at)) {
                 break;
             }
-            client->use(is_inline || head.num_sge() != 0 ? length : 0);
+            client->use(length);  // without an SGE, an honest session's length is 0
         }
         if (is_inline) {
             head = head.as_inline();
@@ -203,6 +213,9 @@ std::uint32_t take_ordinary(Turn& turn, std::uint32_t qps_mask, WorkerSession& s
             payload[1] = addr;
             addr = reinterpret_cast<std::uintptr_t>(payload);
             length_and_lkey = length;
+            wr->num_sge = 1;
+        } else {
+            wr->num_sge = static_cast<int>(head.num_sge());
         }
 
         // Now the request is taken: nothing below can refuse it.
@@ -215,8 +228,11 @@ std::uint32_t take_ordinary(Turn& turn, std::uint32_t qps_mask, WorkerSession& s
         const std::uint32_t position = sends.entries().next_position();
         InFlightEntry& entry = sends.entries().push();
         entry.post(request[0], &session, static_cast<std::uint32_t>(length_and_lkey >> 32), head);
-        if (entry.replies_in_line()) [[unlikely]] {
-            session.expect_reply(at);
+        wr->imm_data = htonl(static_cast<std::uint32_t>(request[5]));  // read only if the opcode has an immediate
+        if (head.invalidates_or_replies()) [[unlikely]] {
+            if (head.opcode() != Opcode::send_with_inv || invalidate(*wr, entry)) [[likely]] {
+                session.expect_reply(at);
+            }
         }
         if (const auto since = static_cast<std::uint32_t>(rkey_and_sample >> 32); kStageLatency && since != 0)
             [[unlikely]] {
@@ -233,11 +249,8 @@ std::uint32_t take_ordinary(Turn& turn, std::uint32_t qps_mask, WorkerSession& s
 
         wr->wr_id = WrId::pack_send(head.qp_bits(), position);
         wr->sg_list = sge;
-        wr->num_sge = is_inline ? 1 : static_cast<int>(head.num_sge());
         wr->opcode = static_cast<ibv_wr_opcode>(head.opcode());
         wr->send_flags = (head.flags() & (kFence | kSolicited | kInline)) | (signal ? unsigned{IBV_SEND_SIGNALED} : 0u);
-        // the provider reads imm_data only for opcodes with an immediate
-        wr->imm_data = htonl(static_cast<std::uint32_t>(request[5]));
         wr->wr.rdma.remote_addr = request[4];
         wr->wr.rdma.rkey = static_cast<std::uint32_t>(rkey_and_sample);
         words_of(*sge)[0] = addr;

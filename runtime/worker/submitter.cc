@@ -83,7 +83,7 @@ std::uint32_t Submitter::submit(WorkerSession& session) noexcept {
             break;
         }
         if (client != nullptr) [[unlikely]] {
-            const bool carries = request.opcode < Opcode::local_inv && !is_recv(request.opcode);
+            const bool carries = !is_local(request.opcode) && !is_recv(request.opcode);
             client->use(carries ? message_length(request, session.submissions(), slots_taken) : 0);
         }
         slots_taken += slots;

@@ -206,13 +206,24 @@ int main(int argc, char** argv) {
     REQUIRE(listener != NULL && strcmp(pollcore_listener_address(listener), "c-client") == 0);
     REQUIRE(pollcore_next_request(listener, 1) == NULL && pollcore_error()[0] == '\0');
 
-    /* Closing completes what is in flight: three receives. */
+    /* The receive of a message that is to end a window which is not there fails. Closing completes the other two. */
     REQUIRE(pollcore_in_flight(session) == 3);
-    pollcore_close_qp(b);
-    for (int i = 0; i < 3; ++i) {
+    send.opcode = POLLCORE_SEND_WITH_INV;
+    send.invalidate_rkey = 0xfffffe01; /* no window has this key */
+    REQUIRE(pollcore_submit(session, &send) == 0);
+    int refused = 0;
+    int flushed = 0;
+    for (int ended = 0; ended < 4; ++ended) {
         done = await_one(session);
-        REQUIRE(strcmp(pollcore_status_name(done.status), "IBV_WC_WR_FLUSH_ERR") == 0);
+        const char* status = pollcore_status_name(done.status);
+        flushed += strcmp(status, "IBV_WC_WR_FLUSH_ERR") == 0;
+        if (strcmp(status, "IBV_WC_REM_INV_REQ_ERR") == 0) {
+            REQUIRE(done.tag == 101);
+            ++refused;
+            pollcore_close_qp(b);
+        }
     }
+    REQUIRE(refused == 1 && flushed == 2);
     REQUIRE(pollcore_reset(a) == 0 && pollcore_lost(daemon) == 0);
     REQUIRE(strcmp(pollcore_refusal_name(pollcore_submit(session, &write)), "stale_handle") == 0);
 

@@ -4,6 +4,8 @@
 // Two things cannot be tested on Soft-RoCE (Linux 6.1). Invalidating a window that is not bound makes its kernel follow
 // a null pointer. And if an unfenced bind stands behind a request that nobody answers, Soft-RoCE never gives the
 // request up.
+#include <array>
+
 #include "fixture.hpp"
 
 namespace pollcore::testing {
@@ -37,10 +39,7 @@ protected:
         return {.tag = tag, .invalidate_rkey = key, .qp = b.handle(), .opcode = Opcode::local_inv, .flags = kSignaled};
     }
     [[nodiscard]] WorkRequest send_with_inv(std::uint64_t tag, std::uint32_t key) const {
-        WorkRequest request = send(tag, 16);
-        request.opcode = Opcode::send_with_inv;
-        request.invalidate_rkey = key;
-        return request;
+        return WorkRequest::send_with_inv(a.handle(), local_sge(16), key).with_tag(tag);
     }
     /// A request of the peer to the offset `at` of the region.
     [[nodiscard]] WorkRequest use(Opcode opcode, std::uint64_t tag, std::uint32_t key, std::uint64_t at = kBegin,
@@ -71,6 +70,12 @@ protected:
     }
     std::uint32_t bind_new(MemoryWindow& window, WindowType type, std::uint32_t access) {
         connect_pair();
+        const std::uint32_t key = bind_on_pair(window, type, access);
+        Exercised::get().note("memory windows", type == WindowType::type_1 ? "type 1" : "type 2");
+        return key;
+    }
+    std::uint32_t bind_on_pair(MemoryWindow& window, WindowType type = WindowType::type_2,
+                               std::uint32_t access = kEverything) {
         window = runtime.create_memory_window(session, type);
         const std::uint32_t key = next_rkey(window.rkey());
         WorkRequest request = bind(1, window, key);
@@ -81,7 +86,6 @@ protected:
         EXPECT_EQ(bound.opcode, CompletionOpcode::bind_mw);
         EXPECT_EQ(bound.window_rkey, key);
         EXPECT_EQ(window.rkey(), key);
-        Exercised::get().note("memory windows", type == WindowType::type_1 ? "type 1" : "type 2");
         return key;
     }
 
@@ -213,6 +217,143 @@ TEST_F(Windows, ASendWithInvalidateThatTakesASharedReceiveTellsTheKeyToo) {
     EXPECT_EQ(status_of(use(Opcode::rdma_write, 4, key)), Status::rem_access_err);
     a.close();
     b.close();
+}
+
+// In a burst: signaled and not, behind a fence, with a payload in the request's line and without one. Each ends its own
+// window, and the peer learns of them in order.
+TEST_F(Windows, SendsWithInvalidateStandAmongOtherRequestsOfABurst) {
+    for (const bool coalesces : {false, true}) {
+        QueuePairOptions options = shape();
+        options.coalesce_signals = coalesces;
+        connect_pair(options, {});
+        std::array<MemoryWindow, 4> windows;
+        std::array<std::uint32_t, 4> keys;
+        for (std::size_t i = 0; i < windows.size(); ++i) {
+            keys[i] = bind_on_pair(windows[i]);
+        }
+        for (std::uint64_t i = 0; i < 7; ++i) {
+            submit(recv(10 + i, 64, 64 * i));
+        }
+        const Sge none{};
+        submit({send(1, 8), send_with_inv(2, keys[0]), rdma(Opcode::rdma_read, 3, 8),
+                send_with_inv(4, keys[1]).with_flags(kFence | kSolicited), send_with_inv(5, keys[2]).unsignaled(),
+                send(6, 8, 0), WorkRequest::send_with_inv(a.handle(), none, keys[3]).with_tag(7),
+                WorkRequest::send_with_imm(a.handle(), local_sge(8), keys[3]).with_tag(8)});
+        const auto completions = await(6 + 7);
+        const auto sent = of(completions, a.handle(), false);
+        const auto received = of(completions, b.handle(), true);
+        ASSERT_EQ(sent.size(), 6u);
+        ASSERT_EQ(received.size(), 7u);
+        const std::array<std::uint64_t, 6> told{1, 2, 3, 4, 7, 8};
+        for (std::size_t i = 0; i < told.size(); ++i) {
+            EXPECT_EQ(sent[i].tag, told[i]);
+            EXPECT_EQ(sent[i].status, Status::success);
+            EXPECT_EQ(sent[i].opcode, told[i] == 3 ? CompletionOpcode::rdma_read : CompletionOpcode::send);
+        }
+        EXPECT_EQ(session.retired(a.handle()), 2u);
+        // The key that each message has invalidated, and its length.
+        const std::array<std::uint32_t, 7> ended{0, keys[0], keys[1], keys[2], 0, keys[3], 0};
+        const std::array<std::uint32_t, 7> lengths{8, 16, 16, 16, 8, 0, 8};
+        for (std::size_t i = 0; i < ended.size(); ++i) {
+            EXPECT_EQ(received[i].tag, 10 + i);
+            EXPECT_EQ(received[i].status, Status::success);
+            EXPECT_EQ(received[i].byte_len, lengths[i]);
+            if (ended[i] != 0) {
+                expect_told(received[i], ended[i]);
+            } else {
+                EXPECT_EQ(received[i].flags & kWithInv, 0);
+            }
+        }
+        EXPECT_EQ(received[6].imm_data, keys[3]);
+        // An error ends the queue pair, so only one of the keys can be tried.
+        const std::uint32_t key = keys[coalesces ? 1 : 2];
+        EXPECT_EQ(status_of(use(Opcode::rdma_write, 9, key)), Status::rem_access_err);
+        a.close();
+        b.close();
+    }
+}
+
+TEST_F(Windows, SendsWithInvalidateMayBeInline) {
+    for (const std::size_t length : {0u, 16u, 17u, 64u}) {
+        MemoryWindow window;
+        const std::uint32_t key = bind_new(window);
+        submit(recv(2, 64));
+        ASSERT_EQ(session.try_submit_inline(send_with_inv(3, key), {local.data() + 100, length}), Refusal::none);
+        const auto completions = await(2);
+        const auto received = of(completions, b.handle(), true);
+        ASSERT_EQ(received.size(), 1u);
+        EXPECT_EQ(received[0].status, Status::success);
+        EXPECT_EQ(received[0].byte_len, length);
+        expect_told(received[0], key);
+        EXPECT_EQ(std::memcmp(remote.data(), local.data() + 100, length), 0);
+        EXPECT_EQ(status_of(use(Opcode::rdma_write, 4, key)), Status::rem_access_err);
+    }
+}
+
+TEST_F(Windows, SendsWithInvalidateWaitForCreditsLikeOthers) {
+    QueuePairOptions options = shape();
+    options.flow = FlowControl::credits;
+    connect_pair(options, {.rnr_retry = 0, .min_rnr_timer = 1});
+    MemoryWindow window;
+    const std::uint32_t key = bind_on_pair(window);
+    EXPECT_EQ(status_of(use(Opcode::rdma_write, 2, key)), Status::success);
+    const std::uint64_t waits = runtime.worker_counters(0).waits_for_credit.value();
+    submit({send_with_inv(3, key).unsignaled(), send(4, 8)});
+    until([&] { return runtime.worker_counters(0).waits_for_credit.value() > waits; });
+    submit(recv(5, 64));
+    submit(recv(6, 64));
+    const auto completions = await(3);
+    const auto sent = of(completions, a.handle(), false);
+    const auto received = of(completions, b.handle(), true);
+    ASSERT_EQ(sent.size(), 1u);
+    EXPECT_EQ(sent[0].tag, 4u);
+    EXPECT_EQ(sent[0].status, Status::success);
+    ASSERT_EQ(received.size(), 2u);
+    EXPECT_EQ(received[0].tag, 5u);
+    expect_told(received[0], key);
+    EXPECT_EQ(received[1].flags & kWithInv, 0);
+    // With credit left, they need not wait.
+    const std::uint32_t next = next_rkey(key);
+    ASSERT_EQ(status_of(bind(7, window, next)), Status::success);
+    submit(recv(8, 64));
+    until([&] { return runtime.worker_counters(0).grants.value() > 1; });
+    submit(send_with_inv(9, next));
+    const auto again = of(await(2), b.handle(), true);
+    ASSERT_EQ(again.size(), 1u);
+    expect_told(again[0], next);
+    EXPECT_EQ(status_of(use(Opcode::rdma_write, 10, next)), Status::rem_access_err);
+}
+
+TEST_F(Windows, ASendWithInvalidateThatIsFlushedIsToldAndEndsNothing) {
+    MemoryWindow window;
+    const std::uint32_t key = bind_new(window);
+    submit({use(Opcode::rdma_write, 2, key ^ 0x100), send_with_inv(3, key).unsignaled(), send_with_inv(4, key)});
+    const auto completions = await(3);
+    ASSERT_EQ(completions.size(), 3u);
+    EXPECT_EQ(completions[0].status, Status::rem_access_err);
+    for (std::uint64_t i = 1; i < 3; ++i) {
+        EXPECT_EQ(completions[i].tag, 2 + i);
+        EXPECT_EQ(completions[i].status, Status::wr_flush_err);
+        EXPECT_EQ(completions[i].opcode, CompletionOpcode::send);
+    }
+    EXPECT_EQ(session.retired(a.handle()), 0u);
+    EXPECT_EQ(window.rkey(), key);
+}
+
+TEST_F(Windows, ASendCannotInvalidateTheWindowOfAnotherQueuePair) {
+    MemoryWindow window;
+    const std::uint32_t key = bind_new(window);
+    const QueuePair its_user = std::move(a);
+    const QueuePair bound_on = std::move(b);
+    connect_pair();
+    submit(recv(2, 64));
+    submit(send_with_inv(3, key));
+    const auto received = of(await(2), b.handle(), true);
+    ASSERT_EQ(received.size(), 1u);
+    EXPECT_EQ(received[0].status, expected(Status::rem_inv_req_err, Status::success));
+    WorkRequest request = use(Opcode::rdma_write, 4, key);
+    request.qp = its_user.handle();
+    EXPECT_EQ(status_of(request), expected(Status::success, Status::rem_access_err));
 }
 
 TEST_F(Windows, ASendThatInvalidatesAnUnknownKeyFailsAtItsReceiver) {

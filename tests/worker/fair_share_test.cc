@@ -99,6 +99,47 @@ TEST_F(FairShare, CountsBytesToo) {
     EXPECT_GT(taken(small), 10 * taken(bulk));
 }
 
+TEST_F(FairShare, CountsTheBytesOfEveryOpcodeThatSends) {
+    const auto throttled = [&](Opcode opcode, std::uint32_t pieces, std::uint32_t length) {
+        ClientShare share;
+        Qp& qp = add_session(&share);
+        const std::uint32_t number = qp.end->options().shares[0].session;
+        Session& session = world->session(number);
+        const WorkRequest first = request(opcode, 1, {.qp = &qp});
+        const std::vector<Sge> sges(pieces, source->sge(length));
+        EXPECT_EQ(session.try_submit(first, sges), Refusal::none);
+        world->step();
+        for (std::uint32_t i = 0; i < kBurst; ++i) {
+            submit(write(i, {.qp = &qp}), number);
+        }
+        world->step();
+        const bool was = session.figures().throttled != 0;
+        world->close(qp);
+        world->proxy.remove_session(number);
+        return was;
+    };
+    for (const Opcode opcode : {Opcode::send, Opcode::send_with_imm, Opcode::send_with_inv, Opcode::rdma_write,
+                                Opcode::rdma_write_with_imm, Opcode::rdma_read}) {
+        for (const std::uint32_t pieces : {1u, 2u}) {
+            EXPECT_TRUE(throttled(opcode, pieces, 60 * 1024 / pieces)) << static_cast<int>(opcode) << ' ' << pieces;
+            EXPECT_FALSE(throttled(opcode, pieces, 8)) << static_cast<int>(opcode) << ' ' << pieces;
+        }
+    }
+}
+
+// A request without SGEs has no bytes, whatever stands in the place of the SGE.
+TEST_F(FairShare, CountsNoBytesOfARequestWithoutSges) {
+    ClientShare share;
+    Qp& qp = add_session(&share);
+    for (int i = 0; i < 100; ++i) {
+        ASSERT_EQ(world->session().try_submit(write(1, {.qp = &qp, .length = 60 * 1024}), std::span<const Sge>{}),
+                  Refusal::none);
+        world->step();
+        poll(qp);
+    }
+    EXPECT_EQ(world->session().figures().throttled, 0u);
+}
+
 // A refused request uses as much of its process's share as a request that is carried out. Garbage therefore takes no
 // more from other processes than work does.
 TEST_F(FairShare, IsNoMoreForAProcessThatFillsItsRingsWithGarbage) {

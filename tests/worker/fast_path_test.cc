@@ -32,6 +32,16 @@ TEST_F(FastPathTest, AQueuePairIsOrdinaryWhileItIsConnectedAndNotParked) {
     EXPECT_EQ(a->end->ordinary(), 0);
 }
 
+TEST_F(FastPathTest, SendsWritesAndReadsAreOrdinary) {
+    make();
+    for (const Opcode opcode : {Opcode::rdma_write, Opcode::rdma_write_with_imm, Opcode::send, Opcode::send_with_imm,
+                                Opcode::rdma_read, Opcode::atomic_cmp_and_swp, Opcode::atomic_fetch_and_add,
+                                Opcode::local_inv, Opcode::bind_mw, Opcode::send_with_inv}) {
+        EXPECT_EQ(allows(a->end->ordinary(), opcode), !is_atomic(opcode) && !is_local(opcode))
+            << static_cast<int>(opcode);
+    }
+}
+
 TEST_F(FastPathTest, ItIsWithCreditsTooAndWithWriteRingsIsNot) {
     make({.flow = FlowControl::credits});
     EXPECT_NE(a->end->ordinary(), 0);
