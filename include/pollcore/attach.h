@@ -69,7 +69,12 @@ enum {
     POLLCORE_SEND_WITH_INV = 9,
     POLLCORE_RECV = 128
 };
-enum { POLLCORE_FENCE = 1, POLLCORE_SIGNALED = 2, POLLCORE_SOLICITED = 4 };
+enum {
+    POLLCORE_FENCE = 1,
+    POLLCORE_SIGNALED = 2,
+    POLLCORE_SOLICITED = 4,
+    POLLCORE_INLINE = 8 /**< the call copies the bytes at sge.addr, which need not be in registered memory */
+};
 
 /** One completion, in the same 32 bytes as Completion in completion.hpp. Values of `status` below 128 are those of enum
  * ibv_wc_status; values from 128 on are the runtime's own. */

@@ -133,14 +133,15 @@ public:
 
     /// try_submit takes receives, too: for a queue pair, or as Opcode::srq_recv for a shared receive queue.
     ///
-    /// Takes work requests with at most one SGE each, in order, until a request is refused. The worker sees all taken
-    /// requests together. A send-queue request without kSignaled has a completion only if it fails: see retired().
+    /// Takes work requests with at most one SGE each, or with an inline payload (WorkRequest::with_inline), in order,
+    /// until a request is refused. The worker sees all taken requests together. A send-queue request without kSignaled
+    /// has a completion only if it fails: see retired().
     Submitted try_submit(std::span<const WorkRequest> requests) noexcept;
-    /// One work request with at most one SGE.
+    /// One work request with at most one SGE, or with an inline payload.
     [[nodiscard]] Refusal try_submit(const WorkRequest& request) noexcept;
-    /// A work request with any number of SGEs: `sges` replaces request.sge and request.num_sge.
+    /// A work request with any number of SGEs: `sges` replaces request.sge and request.num_sge. It cannot be inline.
     [[nodiscard]] Refusal try_submit(const WorkRequest& request, std::span<const Sge> sges) noexcept;
-    /// A send or RDMA write whose payload is copied before the call returns; it need not be in registered memory.
+    /// A send or RDMA write with this inline payload. For a single request this is the shortest way.
     [[nodiscard]] Refusal try_submit_inline(const WorkRequest& request, std::span<const std::byte> payload) noexcept;
 
     /// Takes up to `out.size()` completions and returns their number; 0 when there are none now. Both forms work on

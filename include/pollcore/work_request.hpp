@@ -3,11 +3,15 @@
 // Different processes and compilers share the layout, so it is plain data, little endian, without padding. The last
 // byte of every line belongs to the ring. Further SGEs, and an inline payload of more than kOwnPayload bytes, follow in
 // continuation slots, which Session writes together with the request.
+//
+// A program's request with kInline says where its payload is. In the ring, the request has the payload itself.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 
 #include "pollcore/handle.hpp"
@@ -74,7 +78,9 @@ enum SendFlag : std::uint8_t {
     kFence = 1 << 0,      ///< the request waits for earlier reads and atomics (IBV_SEND_FENCE)
     kSignaled = 1 << 1,   ///< the request has a completion also when it succeeds; else only when it fails
     kSolicited = 1 << 2,  ///< raises a solicited event at the receiver (IBV_SEND_SOLICITED)
-    kInline = 1 << 3,     ///< set by Session::try_submit_inline, never by the caller
+    /// The call that takes the request copies the bytes of its SGE, so they need not be in registered memory, and are
+    /// the program's again when the call returns (IBV_SEND_INLINE). See WorkRequest::with_inline.
+    kInline = 1 << 3,
 };
 
 /// A range of registered memory, as `struct ibv_sge`.
@@ -147,8 +153,8 @@ static_assert(sizeof(WindowBind) == sizeof(Sge));
 ///
 ///     session.try_submit(WorkRequest::send(qp.handle(), memory.sge(0, 64)).with_tag(7));
 struct alignas(kCacheLine) WorkRequest {
-    /// Inline bytes that fit into the request's own line (D2). They take the place of `swap` and `sge.addr`, which no
-    /// inline request uses.
+    /// Inline bytes that fit into the request's own line in the ring (D2). There they take the place of `swap` and
+    /// `sge.addr`.
     static constexpr std::uint32_t kOwnPayload = 16;
 
     std::uint64_t tag = 0;   ///< a value of the application's choice, which Completion::tag returns
@@ -182,7 +188,7 @@ struct alignas(kCacheLine) WorkRequest {
     };
     Opcode opcode = Opcode::send;
     std::uint8_t flags = 0;     ///< SendFlag bits
-    std::uint8_t num_sge = 0;   ///< number of SGEs; not used with kInline: then sge.length is the number of bytes
+    std::uint8_t num_sge = 0;   ///< number of SGEs
     std::uint8_t ring_lap = 0;  ///< internal: written by the ring
 
     // In each of these functions, an SGE of length 0 is left out. Session::try_submit with a span of SGEs and
@@ -269,6 +275,16 @@ struct alignas(kCacheLine) WorkRequest {
     [[nodiscard]] constexpr WorkRequest unsignaled() const noexcept {
         WorkRequest request = *this;
         request.flags &= static_cast<std::uint8_t>(~kSignaled);
+        return request;
+    }
+    /// For sends and RDMA writes: the payload is inline (kInline). The request refers to the payload, which must stay
+    /// until the call that submits the request has returned. QueuePairOptions::inline_max limits its length.
+    [[nodiscard]] WorkRequest with_inline(std::span<const std::byte> payload) const noexcept {
+        WorkRequest request = *this;
+        request.sge = {.addr = reinterpret_cast<std::uintptr_t>(payload.data()),
+                       .length = static_cast<std::uint32_t>(std::min<std::size_t>(payload.size(), ~std::uint32_t{0}))};
+        request.num_sge = payload.empty() ? 0 : 1;
+        request.flags |= kInline;
         return request;
     }
     /// For sends that may be longer than the peer's receives: the peer may read the SGE's memory by `rkey`

@@ -67,7 +67,7 @@ static_assert(POLLCORE_RECV == static_cast<int>(pollcore::Opcode::recv) &&
               POLLCORE_ATOMIC_FETCH_AND_ADD == static_cast<int>(pollcore::Opcode::atomic_fetch_and_add) &&
               POLLCORE_SEND_WITH_INV == static_cast<int>(pollcore::Opcode::send_with_inv) &&
               int{POLLCORE_SIGNALED} == int{pollcore::kSignaled} && int{POLLCORE_FENCE} == int{pollcore::kFence} &&
-              int{POLLCORE_SOLICITED} == int{pollcore::kSolicited} &&
+              int{POLLCORE_SOLICITED} == int{pollcore::kSolicited} && int{POLLCORE_INLINE} == int{pollcore::kInline} &&
               int{POLLCORE_WITH_IMM} == int{pollcore::kWithImm} && int{POLLCORE_WITH_INV} == int{pollcore::kWithInv} &&
               int{POLLCORE_BY_RUNTIME} == int{pollcore::kByRuntime} &&
               int{POLLCORE_FROM_RECV_QUEUE} == int{pollcore::kFromRecvQueue} &&

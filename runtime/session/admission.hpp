@@ -88,13 +88,14 @@ constexpr Submitted without_session(std::size_t n) noexcept {
 // Inlined, so that each submitting call has only the checks that can fail in that call.
 [[gnu::always_inline]] inline Refusal SessionCore::admit(const WorkRequest& request, std::uint32_t num_sge,
                                                          std::uint32_t inline_length, std::uint64_t bytes,
-                                                         std::uint32_t slots, std::size_t ahead) noexcept {
+                                                         std::uint32_t slots, std::size_t ahead,
+                                                         unsigned refused_flags) noexcept {
     if ((attention_ & kUnusable) != 0) [[unlikely]] {
         return Refusal::session_closed;
     }
     const RequestHead head = head_of(request);
-    if (slots == 1 && head.is_plain(kInline | RequestHead::kReplyInLine) && admits_at_once(head, inline_length, bytes))
-        [[likely]] {
+    if (slots == 1 && head.is_plain(refused_flags | RequestHead::kReplyInLine) &&
+        admits_at_once(head, inline_length, bytes)) [[likely]] {
         return admit_slots(slots, ahead);
     }
     if (request.opcode == Opcode::srq_recv) [[unlikely]] {
@@ -137,7 +138,7 @@ constexpr Submitted without_session(std::size_t n) noexcept {
         if (!allows(limits.opcodes, request.opcode)) [[unlikely]] {
             return Refusal::bad_opcode;
         }
-        if ((request.flags & ~(kFence | kSignaled | kSolicited)) != 0) [[unlikely]] {
+        if ((request.flags & (~(kFence | kSignaled | kSolicited | kInline) | refused_flags)) != 0) [[unlikely]] {
             return Refusal::bad_flags;
         }
         if (is_local(request.opcode)) [[unlikely]] {
@@ -192,6 +193,15 @@ constexpr Submitted without_session(std::size_t n) noexcept {
 [[gnu::always_inline]] inline Refusal SessionCore::admit_own(const WorkRequest& request, std::size_t ahead) noexcept {
     return request.num_sge == 1 ? admit(request, 1, 0, request.sge.length, 1, ahead)
                                 : admit_without_sge(request, ahead);
+}
+
+/// Admits a request with an inline payload of `length` bytes, whether or not it has kInline.
+[[gnu::always_inline]] inline Refusal SessionCore::admit_inline(const WorkRequest& request, std::uint32_t length,
+                                                                std::uint32_t slots, std::size_t ahead) noexcept {
+    if (!allows(kInlineOpcodes, request.opcode)) {
+        return Refusal::bad_opcode;
+    }
+    return admit(request, 0, length, length, slots, ahead, 0);
 }
 
 [[gnu::always_inline]] inline void SessionCore::count_refused() noexcept {

@@ -118,8 +118,11 @@ private:
     [[nodiscard]] QpAccount* known(RequestHead head, std::uint32_t inline_length) noexcept;
     [[nodiscard]] bool admits_at_once(RequestHead head, std::uint32_t inline_length, std::uint64_t bytes) noexcept;
     [[nodiscard]] Refusal admit(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t inline_length,
-                                std::uint64_t bytes, std::uint32_t slots, std::size_t ahead = 0) noexcept;
+                                std::uint64_t bytes, std::uint32_t slots, std::size_t ahead = 0,
+                                unsigned refused_flags = kInline) noexcept;
     [[nodiscard]] Refusal admit_own(const WorkRequest& request, std::size_t ahead = 0) noexcept;
+    [[nodiscard]] Refusal admit_inline(const WorkRequest& request, std::uint32_t length, std::uint32_t slots,
+                                       std::size_t ahead = 0) noexcept;
     void count_refused() noexcept;
 
     // admission.cc
@@ -133,10 +136,23 @@ private:
     // submission.cc
     [[nodiscard]] std::size_t write_ordinary(std::span<const WorkRequest> requests, std::size_t ahead) noexcept;
     [[nodiscard]] std::size_t write_short(std::span<const WorkRequest> requests, std::size_t ahead) noexcept;
+    struct Written {
+        std::size_t requests = 0;
+        std::size_t slots = 0;
+        Refusal refusal = Refusal::none;  // of the next request
+    };
+    [[nodiscard]] Written write_mixed(std::span<const WorkRequest> requests, std::size_t ahead) noexcept;
+    [[nodiscard]] Written write_inline(const WorkRequest& request, std::size_t ahead) noexcept;
+    void write_payload(const WorkRequest& request, std::size_t slot, std::uint32_t slots) noexcept;
+    [[nodiscard]] Refusal refused(const WorkRequest& request, Refusal refusal) noexcept;
+    [[nodiscard]] Submitted submit_others(std::span<const WorkRequest> requests, std::size_t written) noexcept;
+    void publish(std::span<const WorkRequest> requests, std::size_t slots) noexcept;
+    void fill_inline(WorkRequest& slot, const WorkRequest& request, std::span<const std::byte> payload) noexcept;
+    void write_continuations(std::span<const std::byte> payload, std::size_t first, std::uint32_t slots) noexcept;
     void count_accepted(const WorkRequest& request) noexcept;
     void note(const WorkRequest& request) noexcept;
     [[nodiscard]] std::uint64_t expect_reply(const WorkRequest& request) noexcept;
-    [[nodiscard]] WorkRequest summed(const WorkRequest& request, std::span<const Sge> sges) noexcept;
+    [[nodiscard]] std::uint64_t sum(std::span<const Sge> sges) noexcept;
     void sample(WorkRequest& slot, Opcode opcode) noexcept;
     void follow(WorkRequest& slot, Opcode opcode) noexcept;
     void follow_one_of(std::span<const WorkRequest> requests) noexcept;

@@ -1,6 +1,7 @@
 // Counts, writes and publishes admitted requests.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "base/bare.hpp"
 #include "base/clock.hpp"
@@ -57,16 +58,14 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
 
 }  // namespace
 
-/// Returns the request with the checksum of its payload (FlowControl::ring).
-[[gnu::noinline]] WorkRequest SessionCore::summed(const WorkRequest& request, std::span<const Sge> sges) noexcept {
+/// Returns the checksum of a payload (FlowControl::ring).
+[[gnu::noinline]] std::uint64_t SessionCore::sum(std::span<const Sge> sges) noexcept {
     summing_ = false;
     PayloadSum sum;
     for (const Sge& sge : sges) {
         sum.add(reinterpret_cast<const std::byte*>(sge.addr), sge.length);
     }
-    WorkRequest with = request;
-    with.payload_sum = sum.finish();
-    return with;
+    return sum.finish();
 }
 
 /// Starts to follow the request in `slot` if it is time to follow another one, for stage latency. `slot` is written and
@@ -95,7 +94,11 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
     const std::size_t begin = accounts_.accepted() % requests.size();
     for (std::size_t i = 0; i < requests.size() && accounts_.accepted() >= next_sample_; ++i) {
         const std::size_t at = (begin + i) % requests.size();
-        follow(submissions_.written(at), requests[at].opcode);
+        const auto before = requests.first(at);
+        const std::size_t slot =
+            std::accumulate(before.begin(), before.end(), std::size_t{0},
+                            [](std::size_t slots, const WorkRequest& request) { return slots + slots_of(request); });
+        follow(submissions_.written(slot), requests[at].opcode);
     }
 }
 
@@ -111,8 +114,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
     submissions_.prefetch();
     const Refusal refusal = admit_own(request);
     if (refusal != Refusal::none) {
-        count_refused();
-        return refusal;
+        return refused(request, refusal);
     }
     count_accepted(request);
     if (planted(Bug::published_early)) {
@@ -120,13 +122,12 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
         submitted();
         return Refusal::none;
     }
-    if (summing_) [[unlikely]] {
-        (void)submissions_.try_push(summed(request, own_sges(request)));
-        submitted();
-        return Refusal::none;
-    }
     (void)submissions_.try_push([&](WorkRequest& slot) {  // admit() has reserved the slot
         std::memcpy(static_cast<void*>(&slot), &request, offsetof(WorkRequest, qp));
+        if (summing_) [[unlikely]] {
+            slot.payload_sum = sum(own_sges(request));
+            return head_of(request).word();
+        }
         sample(slot, request.opcode);
         return head_of(request).word() | expect_reply(request);
     });
@@ -206,6 +207,181 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
     return n;
 }
 
+/// Fills the slot of a request with an inline payload, but for its last word. Written in place: a changed copy would
+/// have to leave the store buffer before it could be copied into the slot (D10).
+[[gnu::always_inline]] inline void SessionCore::fill_inline(WorkRequest& slot, const WorkRequest& request,
+                                                            std::span<const std::byte> payload) noexcept {
+    std::memcpy(static_cast<void*>(&slot), &request, offsetof(WorkRequest, qp));
+    slot.sge.length = static_cast<std::uint32_t>(payload.size());
+    if (summing_) [[unlikely]] {
+        summing_ = false;
+        slot.payload_sum = sum_of(payload);
+    }
+    if (payload.size() <= WorkRequest::kOwnPayload) {
+        std::copy(payload.begin(), payload.end(), reinterpret_cast<std::byte*>(&slot) + offsetof(WorkRequest, swap));
+    }
+}
+
+/// Writes the payload of the request in slot `first` into the slots behind it. The request has `slots` slots.
+[[gnu::always_inline]] inline void SessionCore::write_continuations(std::span<const std::byte> payload,
+                                                                    std::size_t first, std::uint32_t slots) noexcept {
+    for (std::uint32_t slot = 1; slot < slots; ++slot) {
+        const std::span<const std::byte> rest = payload.subspan((slot - 1) * WorkRequestContinuation::kPayload);
+        submissions_.write(first + slot, [&](WorkRequest& more) {
+            std::memcpy(static_cast<void*>(&more), rest.data(),
+                        std::min(WorkRequestContinuation::kPayload, rest.size()));
+            return std::uint64_t{0};
+        });
+    }
+}
+
+/// Writes a request with kInline into the `slots` slots that begin at `slot`.
+[[gnu::always_inline]] inline void SessionCore::write_payload(const WorkRequest& request, std::size_t slot,
+                                                              std::uint32_t slots) noexcept {
+    const std::span<const std::byte> payload{reinterpret_cast<const std::byte*>(request.sge.addr), request.sge.length};
+    submissions_.write(slot, [&](WorkRequest& first) {
+        fill_inline(first, request, payload);
+        return head_of(request).as_inline().word();
+    });
+    write_continuations(payload, slot, slots);
+}
+
+/// As write_ordinary(), for a burst that begins with an inline payload. `ahead` slots are written already.
+[[gnu::noinline]] SessionCore::Written SessionCore::write_mixed(std::span<const WorkRequest> requests,
+                                                                std::size_t ahead) noexcept {
+    const std::size_t most = std::min(requests.size(), ordinary_room(requests.size()));
+    Written result;
+    std::uint64_t looked_up = ~std::uint64_t{0};
+    QpAccount* mine = nullptr;
+    for (; result.requests < most; ++result.requests) {
+        const WorkRequest& request = requests[result.requests];
+        const RequestHead head = head_of(request);
+        if (!head.is_plain_with_sge(RequestHead::kReplyInLine)) [[unlikely]] {
+            break;
+        }
+        if (head.qp_bits() != looked_up) {
+            mine = known(head, 0);
+            looked_up = head.qp_bits();
+        }
+        if (mine == nullptr || !mine->admits(head) || (kAdmission && mine->sends() >= mine->send_depth()))
+            [[unlikely]] {
+            break;
+        }
+        const bool is_inline = (head.flags() & kInline) != 0;
+        if (is_inline && (request.sge.length > mine->inline_max() || !head.is_one_of(kInlineOpcodes))) [[unlikely]] {
+            break;
+        }
+        const std::size_t slot = ahead + result.slots;
+        const std::uint32_t slots = is_inline ? slots_for_inline(request.sge.length) : 1;
+        if (reserve_slots(slot + slots) < slot + slots) [[unlikely]] {
+            break;
+        }
+        if (is_inline) {
+            write_payload(request, slot, slots);
+        } else {
+            submissions_.write(slot, request);
+        }
+        mine->count_sends(kAdmission);
+        result.slots += slots;
+    }
+    accounts_.count_ordinary(result.requests);
+    return result;
+}
+
+/// Writes one request with kInline.
+[[gnu::noinline]] SessionCore::Written SessionCore::write_inline(const WorkRequest& request,
+                                                                 std::size_t ahead) noexcept {
+    const std::uint32_t length = request.sge.length;
+    const std::uint32_t slots = slots_for_inline(length);
+    const bool fits =
+        allows(kInlineOpcodes, request.opcode) && (request.num_sge == 1 || (request.num_sge == 0 && length == 0));
+    const Refusal refusal = fits ? admit_inline(request, length, slots, ahead)
+                                 : admit_own(request, ahead);  // refuses it: at the latest, the flag does not fit
+    if (refusal != Refusal::none) {
+        count_refused();
+        return {.refusal = refusal};
+    }
+    count_accepted(request);
+    write_payload(request, ahead, slots);
+    return {.requests = 1, .slots = slots};
+}
+
+/// Takes or refuses a single request that admit_own() has refused. That function refuses each request with kInline:
+/// asking for the flag only here costs the other requests nothing.
+[[gnu::noinline]] Refusal SessionCore::refused(const WorkRequest& request, Refusal refusal) noexcept {
+    if ((request.flags & kInline) == 0) {
+        count_refused();
+        return refusal;
+    }
+    const Written written = write_inline(request, 0);
+    publish({&request, written.requests}, written.slots);
+    return written.refusal;
+}
+
+/// Publishes the requests, which were written into the next `slots` slots.
+[[gnu::always_inline]] inline void SessionCore::publish(std::span<const WorkRequest> requests,
+                                                        std::size_t slots) noexcept {
+    if (requests.empty()) {
+        return;
+    }
+    if (kStageLatency && accounts_.accepted() >= next_sample_) [[unlikely]] {
+        follow_one_of(requests);
+    }
+    submissions_.commit(slots);
+    submitted();
+}
+
+/// The part of try_submit() for a burst with other requests than ordinary ones. The first `written` requests are
+/// written already.
+[[gnu::always_inline]] inline Submitted SessionCore::submit_others(std::span<const WorkRequest> requests,
+                                                                   std::size_t written) noexcept {
+    Submitted result{.accepted = written};
+    std::size_t slots = written;
+    while (result.accepted < requests.size()) {
+        const std::span<const WorkRequest> rest = requests.subspan(result.accepted);
+        const WorkRequest& request = rest.front();
+        if ((request.flags & kInline) != 0) [[unlikely]] {
+            Written some = write_mixed(rest, slots);
+            if (some.requests == 0) {
+                some = write_inline(request, slots);
+            }
+            result.accepted += some.requests;
+            slots += some.slots;
+            if (result.refusal = some.refusal; result.refusal != Refusal::none) {
+                break;
+            }
+            continue;
+        }
+        const RequestHead head = head_of(request);
+        const QpAccount& account = accounts_.of(request.qp);
+        const std::size_t n = account.admits(head)         ? write_ordinary(rest, slots)
+                              : account.admits_short(head) ? write_short(rest, slots)
+                                                           : 0;
+        if (n != 0) [[likely]] {
+            result.accepted += n;
+            slots += n;
+            continue;
+        }
+        result.refusal = admit_own(request, slots);
+        if (result.refusal != Refusal::none) {
+            count_refused();
+            break;
+        }
+        count_accepted(request);
+        submissions_.write(slots, [&](WorkRequest& slot) {
+            std::memcpy(static_cast<void*>(&slot), &request, offsetof(WorkRequest, qp));
+            if (summing_) [[unlikely]] {
+                slot.payload_sum = sum(own_sges(request));
+            }
+            return head.word();
+        });
+        ++result.accepted;
+        ++slots;
+    }
+    publish(requests.first(result.accepted), slots);
+    return result;
+}
+
 [[gnu::always_inline]] inline Submitted SessionCore::try_submit(std::span<const WorkRequest> requests) noexcept {
     if (requests.size() == 1) {
         const Refusal refusal = try_submit(requests.front());
@@ -213,41 +389,12 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
     }
     submissions_.prefetch();
     // Write all requests before publishing them. The worker then sees them together, and rings one doorbell (D4).
-    Submitted result{.accepted = write_ordinary(requests, 0)};
-    while (result.accepted < requests.size()) {
-        const std::span<const WorkRequest> rest = requests.subspan(result.accepted);
-        const RequestHead head = head_of(rest.front());
-        const QpAccount& account = accounts_.of(rest.front().qp);
-        const std::size_t n = account.admits(head)         ? write_ordinary(rest, result.accepted)
-                              : account.admits_short(head) ? write_short(rest, result.accepted)
-                                                           : 0;
-        if (n != 0) [[likely]] {
-            result.accepted += n;
-            continue;
-        }
-        const WorkRequest& request = requests[result.accepted];
-        const std::size_t ahead = result.accepted;
-        result.refusal = admit_own(request, ahead);
-        if (result.refusal != Refusal::none) {
-            count_refused();
-            break;
-        }
-        count_accepted(request);
-        if (!summing_) [[likely]] {
-            submissions_.write(ahead, request);
-        } else {
-            submissions_.write(ahead, summed(request, own_sges(request)));
-        }
-        ++result.accepted;
+    const std::size_t ordinary = write_ordinary(requests, 0);
+    if (ordinary < requests.size()) {
+        return submit_others(requests, ordinary);
     }
-    if (result.accepted > 0) {
-        if (kStageLatency && accounts_.accepted() >= next_sample_) [[unlikely]] {
-            follow_one_of(requests.first(result.accepted));
-        }
-        submissions_.commit(result.accepted);
-        submitted();
-    }
-    return result;
+    publish(requests, ordinary);
+    return {ordinary, Refusal::none};
 }
 
 [[gnu::always_inline]] inline Refusal SessionCore::try_submit(const WorkRequest& request,
@@ -277,7 +424,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
         first.sge.length = 0;
     }
     if (summing_) [[unlikely]] {
-        first = summed(first, sges);
+        first.payload_sum = sum(sges);
     }
     submissions_.write(0, first);
     for (std::uint32_t slot = 1, next = 1; slot < slots; ++slot) {
@@ -300,28 +447,16 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
         return Refusal::inline_too_long;
     }
     submissions_.prefetch();
-    const bool takes_inline = allows(kInlineOpcodes, request.opcode);
     const auto length = static_cast<std::uint32_t>(payload.size());
     const std::uint32_t slots = slots_for_inline(length);
-    const Refusal refusal = !takes_inline ? Refusal::bad_opcode : admit(request, 0, length, length, slots);
+    const Refusal refusal = admit_inline(request, length, slots);
     if (refusal != Refusal::none) {
         count_refused();
         return refusal;
     }
     count_accepted(request);
-    // Written in place: a changed copy would have to leave the store buffer before it could be copied into the slot
-    // (D10).
     const auto fill = [&](WorkRequest& first) {
-        std::memcpy(static_cast<void*>(&first), &request, offsetof(WorkRequest, qp));
-        first.sge.length = length;
-        if (summing_) [[unlikely]] {
-            summing_ = false;
-            first.payload_sum = sum_of(payload);
-        }
-        if (length <= WorkRequest::kOwnPayload) {
-            std::copy(payload.begin(), payload.end(),
-                      reinterpret_cast<std::byte*>(&first) + offsetof(WorkRequest, swap));
-        }
+        fill_inline(first, request, payload);
         sample(first, request.opcode);
         return head_of(request).as_inline().word() | (slots == 1 ? expect_reply(request) : 0);
     };
@@ -329,14 +464,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
         (void)submissions_.try_push(fill);  // admit() has reserved the slot
     } else {
         submissions_.write(0, fill);
-        for (std::uint32_t slot = 1; slot < slots; ++slot) {
-            const std::span<const std::byte> rest = payload.subspan((slot - 1) * WorkRequestContinuation::kPayload);
-            submissions_.write(slot, [&](WorkRequest& more) {
-                std::memcpy(static_cast<void*>(&more), rest.data(),
-                            std::min(WorkRequestContinuation::kPayload, rest.size()));
-                return std::uint64_t{0};
-            });
-        }
+        write_continuations(payload, 0, slots);
         submissions_.commit(slots);
     }
     submitted();

@@ -194,6 +194,18 @@ int main(int argc, char** argv) {
         }
     }
     REQUIRE(sent == 1 && received == 1 && strcmp(data, "inline") == 0);
+
+    /* A write and an inline write in one batch. */
+    const char text[] = "in a batch";
+    pollcore_work_request writes[2] = {write, write};
+    writes[1].remote_addr += 64;
+    writes[1].sge.addr = (uintptr_t)text;
+    writes[1].sge.length = sizeof(text);
+    writes[1].sge.lkey = 0;
+    writes[1].flags |= POLLCORE_INLINE;
+    REQUIRE(pollcore_submit_many(session, writes, 2, &refusal) == 2 && refusal == 0);
+    REQUIRE(await_one(session).status == 0 && await_one(session).status == 0);
+    REQUIRE(strcmp(data + 4096 + 64, text) == 0);
     send.opcode = 99;
     REQUIRE(strcmp(pollcore_refusal_name(pollcore_submit(session, &send)), "bad_opcode") == 0);
 

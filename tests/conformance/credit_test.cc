@@ -117,6 +117,50 @@ TEST_F(Credits, RefuseAMessageThatIsTooLongAndNameTheLimit) {
     EXPECT_EQ(session.state(a.handle()), QpState::ready);
 }
 
+TEST_F(Credits, LetInlinePayloadsBesideOtherMessagesWaitInOrder) {
+    connect_with(FlowControl::credits);
+    constexpr std::uint64_t kMessages = 40;  // five times the peer's receives
+    std::array<std::array<std::byte, 64>, 8> payloads;
+    std::uint64_t sent = 0;
+    std::uint64_t heard = 0;
+    const std::uint64_t before = rnrs();
+    until([&] {
+        std::vector<WorkRequest> burst;
+        for (std::size_t i = 0; i < payloads.size() && sent + i < kMessages; ++i) {
+            const std::uint64_t number = sent + i;
+            const auto length = static_cast<std::uint32_t>(16 + number % 49);
+            if (number % 2 == 0) {
+                const std::span<std::byte> payload = std::span(payloads[i]).first(length);
+                write_message(payload, number);
+                burst.push_back(WorkRequest::send(a.handle(), {}).with_inline(payload).with_tag(number));
+            } else {
+                write_message(local.bytes().subspan(number * 64, length), number);
+                burst.push_back(WorkRequest::send(a.handle(), local_sge(length, number * 64)).with_tag(number));
+            }
+        }
+        sent += session.try_submit(burst).accepted;
+        Completion some[16];
+        const std::size_t n = reader.poll(some);
+        for (std::size_t i = 0; i < n; ++i) {
+            EXPECT_EQ(some[i].status, Status::success);
+            expect_message(pool.message(some[i]), heard++);
+            EXPECT_EQ(reader.release(some[i]), Refusal::none);
+        }
+        return heard == kMessages;
+    });
+    for (const Completion& completion : await(kMessages)) {
+        EXPECT_EQ(completion.status, Status::success);
+    }
+    EXPECT_GT(runtime.worker_counters(0).waits_for_credit.value(), 0u);
+    EXPECT_EQ(rnrs(), before);
+    WorkRequest too_long = WorkRequest::send(a.handle(), local_sge(kBuffer + 1)).with_tag(1);
+    const std::array after{WorkRequest::send(a.handle(), {}).with_inline(std::span(payloads[0]).first(8)), too_long};
+    const Submitted submitted = session.try_submit(after);
+    EXPECT_EQ(submitted.accepted, 1u);
+    EXPECT_EQ(submitted.refusal, Refusal::message_too_long);
+    EXPECT_EQ(await_one().status, Status::success);
+}
+
 TEST_F(Credits, AreRefusedWhereThePeerHasNone) {
     QueuePairOptions options = shape();
     a = runtime.create_queue_pair(options);

@@ -108,6 +108,24 @@ TEST_F(Datagrams, BringTheirImmediateAndInlineBytes) {
     EXPECT_EQ(std::memcmp(remote.data() + kGrhBytes, bytes.data(), 3), 0);
 }
 
+TEST_F(Datagrams, MayBeInlineBesideOthersOfABurst) {
+    const std::array<std::byte, 40> bytes{std::byte{7}, std::byte{8}, std::byte{9}};
+    for (std::uint64_t i = 0; i < 4; ++i) {
+        submit(recv(i, 256, 256 * i));
+    }
+    submit({datagram(10, 24), datagram(11, 0).with_inline(bytes),
+            datagram(12, 0).with_inline(std::span(bytes).first(3)), datagram(13, 8)});
+    const auto received = of(await(8), b.handle(), true);
+    ASSERT_EQ(received.size(), 4u);
+    const std::array<std::uint32_t, 4> lengths{24, 40, 3, 8};
+    for (std::size_t i = 0; i < received.size(); ++i) {
+        EXPECT_EQ(received[i].status, Status::success);
+        EXPECT_EQ(received[i].payload_length(), lengths[i]);
+        const void* sent = i == 0 || i == 3 ? local.data() : bytes.data();
+        EXPECT_EQ(std::memcmp(remote.data() + 256 * i + kGrhBytes, sent, lengths[i]), 0);
+    }
+}
+
 TEST_F(Datagrams, AWideCompletionSaysWhoSentIt) {
     b = runtime.create_queue_pair(ud(wide));
     std::vector<QueuePair> senders;

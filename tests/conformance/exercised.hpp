@@ -52,6 +52,7 @@ public:
         two_cqs_[qp] = options.separate_cqs;
         shared_[qp] = options.shares.size() > 1;
     }
+    void submitted(const WorkRequest& request) { submitted(request, request.num_sge, (request.flags & kInline) != 0); }
     void submitted(const WorkRequest& request, std::size_t num_sge, bool with_inline) {
         requests_[{request.qp, is_recv(request.opcode), request.tag}] = {request.opcode, request.flags, num_sge,
                                                                          with_inline};
@@ -142,7 +143,7 @@ public:
     using Session::try_submit;
 
     [[nodiscard]] Refusal try_submit(const WorkRequest& request) noexcept {
-        return noted(Session::try_submit(request), request, request.num_sge, false);
+        return noted(Session::try_submit(request), request, request.num_sge, (request.flags & kInline) != 0);
     }
     [[nodiscard]] Refusal try_submit(const WorkRequest& request, std::span<const Sge> sges) noexcept {
         return noted(Session::try_submit(request, sges), request, sges.size(), false);

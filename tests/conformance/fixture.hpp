@@ -226,7 +226,7 @@ protected:
 
     void submit(Session& to, const WorkRequest& request) {
         ASSERT_EQ(to.try_submit(request), Refusal::none);
-        Exercised::get().submitted(request, request.num_sge, false);
+        Exercised::get().submitted(request);
     }
     void submit(const WorkRequest& request) { submit(session, request); }
     /// Submits all requests at once. The worker sees them together, so none is refused because an earlier one has
@@ -235,7 +235,7 @@ protected:
     void submit(std::span<const WorkRequest> requests) {
         ASSERT_EQ(session.try_submit(requests).accepted, requests.size());
         for (const WorkRequest& request : requests) {
-            Exercised::get().submitted(request, request.num_sge, false);
+            Exercised::get().submitted(request);
         }
     }
 

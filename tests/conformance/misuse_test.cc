@@ -1,6 +1,8 @@
 // Wrong uses of the library, and the message that each must give. A message names what was wrong, and what is accepted
 // or what to do.
+#include <array>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -249,6 +251,50 @@ TEST_F(Misuse, OfWorkRequestsIsRefusedWithAReason) {
          Refusal::no_sge},
         {"an inline payload that is too long",
          [&] { return session.try_submit_inline(WorkRequest::send(a.handle(), {}), payload); },
+         Refusal::inline_too_long},
+        {"an inline payload that is too long, in the request",
+         [&] { return session.try_submit(WorkRequest::send(a.handle(), {}).with_inline(payload)); },
+         Refusal::inline_too_long},
+        {"a payload of more than 4 GB",
+         [&] {
+             return session.try_submit(
+                 WorkRequest::send(a.handle(), {}).with_inline({payload.data(), (std::size_t{1} << 32) + 8}));
+         },
+         Refusal::inline_too_long},
+        {"an inline read",
+         [&] {
+             return session.try_submit(WorkRequest::rdma_read(a.handle(), sge, remote.remote()).with_flags(kInline));
+         },
+         Refusal::bad_flags},
+        {"an inline receive",
+         [&] { return session.try_submit(WorkRequest::recv(a.handle(), sge).with_flags(kInline)); },
+         Refusal::bad_flags},
+        {"an inline payload of several SGEs",
+         [&] {
+             return session.try_submit(WorkRequest::send(a.handle(), {}).with_flags(kInline), std::span(many).first(2));
+         },
+         Refusal::bad_flags},
+        {"an inline payload that is not counted",
+         [&] {
+             WorkRequest request = WorkRequest::send(a.handle(), {}).with_inline(std::span(payload).first(8));
+             request.num_sge = 0;
+             return session.try_submit(request);
+         },
+         Refusal::no_sge},
+        {"an inline payload before the connection",
+         [&] {
+             return session.try_submit(
+                 WorkRequest::send(unconnected.handle(), {}).with_inline(std::span(payload).first(8)));
+         },
+         Refusal::not_connected},
+        {"an inline payload behind others in a burst that is too long",
+         [&] {
+             const std::array burst{WorkRequest::rdma_write(a.handle(), sge, remote.remote()),
+                                    WorkRequest::send(a.handle(), {}).with_inline(payload)};
+             const Submitted submitted = session.try_submit(burst);
+             EXPECT_EQ(submitted.accepted, 1u);
+             return submitted.refusal;
+         },
          Refusal::inline_too_long},
         {"an atomic of four bytes",
          [&] {

@@ -107,6 +107,29 @@ TEST_F(WriteRings, CarryInlineAndGatheredMessagesAndImmediates) {
     }
 }
 
+TEST_F(WriteRings, CarryInlineMessagesBesideOthersOfABurst) {
+    connect_with_ring();
+    constexpr std::uint32_t kMessages = 16;
+    for (std::uint32_t round = 0; round < 20; ++round) {
+        std::vector<WorkRequest> burst;
+        for (std::uint32_t i = 0; i < kMessages; ++i) {
+            const std::uint32_t length = (round * kMessages + i) % 65;
+            const WorkRequest request = WorkRequest::send(a.handle(), local_sge(length, i)).with_tag(i);
+            burst.push_back(i % 3 != 0 ? request.with_inline(local.bytes().subspan(i, length)) : request);
+        }
+        submit(burst);
+        for (std::uint32_t i = 0; i < kMessages; ++i) {
+            const Completion message = hear();
+            expect_bytes(message, i, (round * kMessages + i) % 65);
+            EXPECT_EQ(reader.release(message), Refusal::none);
+        }
+        for (const Completion& sent : await(kMessages)) {
+            EXPECT_EQ(sent.status, Status::success);
+        }
+    }
+    EXPECT_EQ(runtime.worker_counters(0).flow_faults.value(), 0u);
+}
+
 TEST_F(WriteRings, KeepEverySenderAtTheReadersPace) {
     connect_with_ring();
     const std::uint64_t before = rnrs();

@@ -80,6 +80,24 @@ TEST_F(SendPools, BuffersComeBackByThemselves) {
     EXPECT_EQ(figures.in_flight(), 0u);
 }
 
+// A short message may be copied from its buffer into the request. The buffer comes back as ever.
+TEST_F(SendPools, MaySendInline) {
+    std::size_t heard = 0;
+    for (std::size_t i = 0; i < 20; ++i) {
+        ASSERT_EQ(say(i, plain().with_flags(kInline)), Refusal::none);
+        until([&] {
+            Completion completion;
+            EXPECT_EQ(session.poll({&completion, 1}), 0u);
+            hear(heard);
+            return heard == i + 1 && pool.free() == kBuffers;
+        });
+    }
+    SendClaim claim = pool.claim(kBuffer);
+    ASSERT_TRUE(claim.valid());
+    EXPECT_EQ(pool.commit(claim, plain().with_flags(kInline)), Refusal::inline_too_long);
+    EXPECT_TRUE(claim.valid());
+}
+
 TEST_F(SendPools, TellWhatTheProgramWantsToKnowWithItsOwnTag) {
     EXPECT_EQ(say(0, plain()), Refusal::none);
     EXPECT_EQ(say(1, WorkRequest::send(a.handle(), {}).with_tag(77)), Refusal::none);

@@ -364,6 +364,80 @@ TEST_F(WorkRequests, AsMuchInlineAsTheQueuePairTakesAndNotOneByteMore) {
     EXPECT_EQ(session.figures().in_flight(), 0u);
 }
 
+// An inline payload stands beside requests with SGEs in one call. The program may use its memory again at once.
+TEST_F(WorkRequests, InlinePayloadsStandBesideOtherRequestsOfABurst) {
+    for (const bool signaled : {true, false}) {
+        fill(remote, 3);
+        const std::vector<std::byte> before(local.data(), local.data() + 4096);
+        std::array<std::array<std::byte, kInline>, 3> payloads;
+        for (std::size_t i = 0; i < payloads.size(); ++i) {
+            std::copy_n(local.data() + 1000 * i, kInline, payloads[i].begin());
+        }
+        const RemoteMemory to = remote.remote();
+        const QpHandle qp = a.handle();
+        submit(recv(21, 64, 8192));
+        submit(recv(22, 64, 8256));
+        submit(recv(23, 64, 8320));
+        std::vector<WorkRequest> burst{
+            WorkRequest::rdma_write(qp, local_sge(3000, 100), to).with_tag(1),
+            WorkRequest::rdma_write(qp, {}, {to.addr + 4096, to.rkey}).with_inline(payloads[0]).with_tag(2),
+            WorkRequest::send(qp, {}).with_inline(std::span(payloads[1]).first(16)).with_tag(3),
+            WorkRequest::rdma_read(qp, local_sge(8, 5000), to).with_tag(4),
+            WorkRequest::send_with_imm(qp, {}, 77).with_inline(std::span(payloads[2]).first(17)).with_tag(5),
+            WorkRequest::send(qp, {}).with_inline({}).with_tag(6),
+            WorkRequest::atomic_fetch_and_add(qp, local_sge(8, 5008), {to.addr + 16384, to.rkey}, 1).with_tag(7),
+            WorkRequest::rdma_write(qp, local_sge(8, 200), {to.addr + 5000, to.rkey}).with_flags(kFence).with_tag(8)};
+        if (!signaled) {
+            for (std::size_t i = 0; i + 1 < burst.size(); ++i) {
+                burst[i] = burst[i].unsignaled();
+            }
+        }
+        submit(burst);
+        for (auto& payload : payloads) {
+            payload.fill(std::byte{0});
+        }
+        const auto completions = await(3 + (signaled ? 8 : 1));
+        const auto received = of(completions, b.handle(), true);
+        const auto sent = of(completions, a.handle(), false);
+        for (std::size_t i = 0; i < sent.size(); ++i) {
+            EXPECT_EQ(sent[i].tag, signaled ? i + 1 : 8);
+            EXPECT_EQ(sent[i].status, Status::success);
+        }
+        ASSERT_EQ(received.size(), 3u);
+        const std::array<std::uint32_t, 3> lengths{16, 17, 0};
+        for (std::size_t i = 0; i < received.size(); ++i) {
+            EXPECT_EQ(received[i].tag, 21 + i);
+            EXPECT_EQ(received[i].status, Status::success);
+            EXPECT_EQ(received[i].byte_len, lengths[i]);
+        }
+        EXPECT_EQ(received[1].imm_data, 77u);
+        EXPECT_EQ(std::memcmp(remote.data(), before.data() + 100, 3000), 0);
+        EXPECT_EQ(std::memcmp(remote.data() + 4096, before.data(), kInline), 0);
+        EXPECT_EQ(std::memcmp(remote.data() + 8192, before.data() + 1000, 16), 0);
+        EXPECT_EQ(std::memcmp(remote.data() + 8256, before.data() + 2000, 17), 0);
+        EXPECT_EQ(std::memcmp(remote.data() + 5000, before.data() + 200, 8), 0);
+        EXPECT_EQ(word(local, 5000), word(remote, 0));
+        EXPECT_EQ(word(remote, 16384), word(local, 5008) + 1);
+    }
+    EXPECT_EQ(session.retired(a.handle()), 7u);
+    EXPECT_EQ(session.figures().in_flight(), 0u);
+}
+
+TEST_F(WorkRequests, ABurstEndsBeforeAnInlinePayloadThatIsRefused) {
+    const std::array<std::byte, kInline + 1> payload{};
+    const WorkRequest good = rdma(Opcode::rdma_write, 1, 8);
+    const WorkRequest small = good.with_inline(std::span(payload).first(8));
+    const std::array burst{good, small, good.with_inline(payload), good};
+    const Submitted submitted = session.try_submit(burst);
+    EXPECT_EQ(submitted.accepted, 2u);
+    EXPECT_EQ(submitted.refusal, Refusal::inline_too_long);
+    expect_all_succeed(2);
+    EXPECT_EQ(session.try_submit(good.with_inline(payload)), Refusal::inline_too_long);
+    ASSERT_EQ(session.try_submit(small), Refusal::none);
+    expect_all_succeed(1);
+    EXPECT_EQ(std::memcmp(remote.data(), payload.data(), 8), 0);
+}
+
 // ---- Immediates ----
 
 TEST_F(WorkRequests, EveryImmediateIsTheSameNumberOnBothSides) {

@@ -8,7 +8,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <span>
 #include <unordered_map>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -196,31 +198,57 @@ TEST_F(SubmitFuzz, EveryRequestIsRefusedOrComesToItsEnd) {
             outstanding.erase(found);
         }
     };
+    const auto keep = [&](const WorkRequest& request, Refusal refusal) {
+        if (refusal == Refusal::none) {
+            ++accepted;
+            outstanding[request.tag] = {is_recv(request.opcode) || (request.flags & kSignaled) != 0};
+        } else {
+            ++refused;
+        }
+    };
+    const auto next = [&] {
+        WorkRequest request = any_request();
+        request.tag = next_tag++;
+        if ((request.flags & kInline) != 0) {  // the session reads an inline payload, so it must be there
+            request.sge = memory_->sge(static_cast<std::uint32_t>(number(80)), number(1024));
+        }
+        return request;
+    };
     while (time_left()) {
         for (int i = 0; i < 64; ++i) {
-            WorkRequest request = any_request();
-            request.tag = next_tag++;
-            Refusal refusal{};
+            const WorkRequest request = next();
             switch (number(3)) {
                 case 0: {
                     std::array<Sge, 6> sges;
                     for (Sge& sge : sges) {
                         sge = any_sge();
                     }
-                    refusal = world_.session().try_submit(request, std::span(sges).first(number(sges.size())));
+                    keep(request, world_.session().try_submit(request, std::span(sges).first(number(sges.size()))));
                     break;
                 }
                 case 1:
-                    refusal = world_.session().try_submit_inline(request, std::span(memory_->memory).first(number(80)));
+                    keep(request,
+                         world_.session().try_submit_inline(request, std::span(memory_->memory).first(number(80))));
                     break;
-                case 2: refusal = world_.session().try_submit(std::span(&request, 1)).refusal; break;
-                default: refusal = world_.session().try_submit(request); break;
-            }
-            if (refusal == Refusal::none) {
-                ++accepted;
-                outstanding[request.tag] = {is_recv(request.opcode) || (request.flags & kSignaled) != 0};
-            } else {
-                ++refused;
+                case 2: {
+                    std::vector<WorkRequest> burst{request};
+                    while (!one_in(8)) {
+                        burst.push_back(next());
+                    }
+                    for (std::span<const WorkRequest> rest = burst; !rest.empty();) {
+                        const Submitted some = world_.session().try_submit(rest);
+                        for (const WorkRequest& one : rest.first(some.accepted)) {
+                            keep(one, Refusal::none);
+                        }
+                        rest = rest.subspan(some.accepted);
+                        if (!rest.empty()) {
+                            keep(rest.front(), some.refusal);
+                            rest = rest.subspan(1);
+                        }
+                    }
+                    break;
+                }
+                default: keep(request, world_.session().try_submit(request)); break;
             }
             if (one_in(4)) {
                 world_.step();

@@ -1,6 +1,7 @@
 // The sends of an application: over connected queue pairs, to any UD queue pair, and binds of its memory windows.
 #include <algorithm>
 #include <array>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -246,7 +247,9 @@ bool Application::submit(Use& use, const Request& request, const WorkRequest& wo
     const bool carries =
         !local && request.opcode != Opcode::rdma_read && request.opcode != Opcode::atomic_fetch_and_add;
     if (carries && request.defect == Defect::none && request.length <= channel.inline_max && random_.one_in(2)) {
-        refusal = session_.try_submit_inline(work, {request.local, request.length});
+        const std::span<const std::byte> payload{request.local, request.length};
+        refusal = random_.one_in(2) ? session_.try_submit_inline(work, payload)
+                                    : session_.try_submit(work.with_inline(payload));
     } else if (channel.sges_max > 1 && !local && request.length > 1 && request.opcode != Opcode::atomic_fetch_and_add &&
                random_.one_in(4)) {
         const std::uint32_t first = random_.between(1, request.length - 1);

@@ -281,6 +281,7 @@ enum class Sabotage { none, system_call, allocation };
                     request.sge.length = 8;
                     refusal = session.try_submit(request);
                     break;
+                case 5: refusal = session.try_submit(request.with_inline(payload)); break;
                 default: refusal = session.try_submit(request); break;
             }
             if (refusal != Refusal::none) {

@@ -1,6 +1,7 @@
 // The static members of WorkRequest set the fields that the verbs have for each opcode, and no others.
 #include "pollcore/work_request.hpp"
 
+#include <array>
 #include <cstring>
 
 #include <gtest/gtest.h>
@@ -94,6 +95,22 @@ TEST(WorkRequestBuilders, AreChangedByTheirOtherMembers) {
     wanted.ud = {AhHandle{7, 9}, 1234};
     wanted.remote_qkey = 56;
     expect_same(WorkRequest::send(kQp, kSge).to({AhHandle{7, 9}, 1234}, 56), wanted);
+}
+
+TEST(WorkRequestBuilders, ReferToAnInlinePayload) {
+    const std::array<std::byte, 5> payload{};
+    WorkRequest wanted = by_hand(Opcode::rdma_write, kRemote);
+    wanted.sge = {.addr = reinterpret_cast<std::uintptr_t>(payload.data()), .length = 5};
+    wanted.flags = kSignaled | kInline;
+    expect_same(WorkRequest::rdma_write(kQp, kSge, kRemote).with_inline(payload), wanted);
+    expect_same(WorkRequest::rdma_write(kQp, {}, kRemote).with_inline(payload), wanted);
+    const WorkRequest empty = WorkRequest::send(kQp, kSge).with_inline({});
+    EXPECT_EQ(empty.num_sge, 0);
+    EXPECT_EQ(empty.sge.length, 0u);
+    EXPECT_EQ(empty.flags, kSignaled | kInline);
+    // Longer than a length can say. It is refused then, and not cut.
+    EXPECT_EQ(WorkRequest::send(kQp, {}).with_inline({payload.data(), (std::size_t{1} << 32) + 5}).sge.length,
+              0xffffffffu);
 }
 
 TEST(WorkRequestBuilders, LeaveOutAnEmptySge) {

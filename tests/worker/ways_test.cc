@@ -1,6 +1,6 @@
 // Ordinary requests take the fast path (worker/ordinary.hpp), and must have the same results as on the general way. One
 // test runs each random program twice, the second time without ordinary queue pairs, and compares all visible results.
-// The other test compares queue pairs with and without coalesced signals.
+// The other tests compare queue pairs with and without coalesced signals, and bursts with requests one by one.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -23,6 +23,8 @@ constexpr std::uint32_t kSessions = 2;
 constexpr std::size_t kHalf = 4096;
 
 enum class Way { ordinary, general };
+/// Whether a burst is submitted by one call, or each of its requests by its own call.
+enum class Burst { together, apart };
 
 /// The parameters of a request. The handles and keys are added by the world that carries out the request.
 struct Wish {
@@ -91,7 +93,8 @@ private:
 
 class Side {
 public:
-    Side(Way way, bool credits, bool coalesced) : world_(options(way)), buffer_(world_.add_buffer(2 * kHalf)) {
+    Side(Way way, bool credits, bool coalesced, Burst burst = Burst::together)
+        : burst_(burst), world_(options(way)), buffer_(world_.add_buffer(2 * kHalf)) {
         world_.add_session();
         world_.add_session();
         world_.add_cq();
@@ -118,27 +121,37 @@ public:
             told.push_back(static_cast<int>(world_.session(0).try_submit(receive)));
         }
         Session& session = world_.session(turn.session);
-        if (turn.burst) {
-            std::vector<WorkRequest> requests;
-            for (const Wish& wish : turn.wishes) {
-                requests.push_back(made(wish));
+        std::vector<WorkRequest> requests;
+        std::vector<std::array<std::byte, 64>> payloads(turn.wishes.size());
+        for (std::size_t i = 0; i < turn.wishes.size(); ++i) {
+            const Wish& wish = turn.wishes[i];
+            requests.push_back(made(wish));
+            if (turn.inlined && allows(kInlineOpcodes, wish.opcode) && wish.tag % 3 != 0) {
+                for (std::size_t k = 0; k < payloads[i].size(); ++k) {
+                    payloads[i][k] = static_cast<std::byte>(wish.tag * 7 + k);
+                }
+                requests.back() =
+                    requests.back().with_inline(std::span(payloads[i]).first(wish.tag * 5 % payloads[i].size()));
             }
+        }
+        if (turn.burst && burst_ == Burst::together) {
             const Submitted submitted = session.try_submit(requests);
             told.push_back(static_cast<int>(submitted.accepted));
             told.push_back(static_cast<int>(submitted.refusal));
             return told;
         }
-        for (const Wish& wish : turn.wishes) {
-            if (turn.inlined && allows(kInlineOpcodes, wish.opcode)) {
-                std::array<std::byte, 40> bytes{};
-                for (std::size_t i = 0; i < bytes.size(); ++i) {
-                    bytes[i] = static_cast<std::byte>(wish.tag * 7 + i);
-                }
-                told.push_back(static_cast<int>(
-                    session.try_submit_inline(made(wish), std::span(bytes).first(wish.tag % bytes.size()))));
-            } else {
-                told.push_back(static_cast<int>(session.try_submit(made(wish))));
+        if (turn.burst) {
+            std::size_t accepted = 0;
+            Refusal refusal = Refusal::none;
+            while (accepted < requests.size() && (refusal = alone(session, requests[accepted])) == Refusal::none) {
+                ++accepted;
             }
+            told.push_back(static_cast<int>(accepted));
+            told.push_back(static_cast<int>(refusal));
+            return told;
+        }
+        for (const WorkRequest& request : requests) {
+            told.push_back(static_cast<int>(alone(session, request)));
         }
         return told;
     }
@@ -175,6 +188,14 @@ private:
         options.submission_slots = options.completion_slots = 128;
         return options;
     }
+    static Refusal alone(Session& session, WorkRequest request) {
+        if ((request.flags & kInline) == 0) {
+            return session.try_submit(request);
+        }
+        const auto* const payload = reinterpret_cast<const std::byte*>(request.sge.addr);
+        request.flags &= static_cast<std::uint8_t>(~kInline);
+        return session.try_submit_inline(request, {payload, request.sge.length});
+    }
     [[nodiscard]] WorkRequest made(const Wish& wish) const {
         WorkRequest request{.tag = wish.tag,
                             .sge = buffer_.sge(wish.length, wish.offset),
@@ -206,6 +227,7 @@ private:
         return text;
     }
 
+    Burst burst_;
     SteppedWorld world_;
     SteppedWorld::Buffer& buffer_;
     std::vector<SteppedWorld::Qp*> qps_;
@@ -278,6 +300,29 @@ TEST_P(BothWays, GiveTheSame) {
 INSTANTIATE_TEST_SUITE_P(With, BothWays,
                          ::testing::Values(Shape{}, Shape{.credits = true}, Shape{.coalesced = true},
                                            Shape{true, true}),
+                         [](const auto& one) { return name_of(one.param); });
+
+class Bursts : public ::testing::TestWithParam<Shape> {};
+
+TEST_P(Bursts, AreTheSameAsTheirRequestsOneByOne) {
+    const auto [credits, coalesced] = GetParam();
+    constexpr std::uint64_t programs = 20;
+    Seen seen;
+    for (std::uint64_t seed = 1; seed <= programs; ++seed) {
+        SCOPED_TRACE(seed);
+        Side together(Way::ordinary, credits, coalesced);
+        Side apart(Way::ordinary, credits, coalesced, Burst::apart);
+        compare(seed, together, apart, 0, seen);
+        EXPECT_EQ(together.counted(), apart.counted());
+        if (HasFailure()) {
+            return;
+        }
+    }
+    EXPECT_GT(seen.completions, 100 * programs);
+    EXPECT_GT(seen.failed, programs);
+}
+
+INSTANTIATE_TEST_SUITE_P(With, Bursts, ::testing::Values(Shape{}, Shape{.credits = true}, Shape{.coalesced = true}),
                          [](const auto& one) { return name_of(one.param); });
 
 class CoalescedSignals : public ::testing::TestWithParam<bool> {};

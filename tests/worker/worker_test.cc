@@ -167,14 +167,18 @@ TEST_F(WorkerTest, RequestsThatCanNeverWorkAreRefusedWithTheirReason) {
     request = write(1);
     request.opcode = static_cast<Opcode>(77);
     EXPECT_EQ(session.try_submit(request), Refusal::bad_opcode);
-    EXPECT_EQ(session.try_submit(write(1, {.flags = kSignaled | kInline})), Refusal::bad_flags);
+    EXPECT_EQ(session.try_submit(write(1, {.flags = kSignaled | 1 << 5})), Refusal::bad_flags);
+    EXPECT_EQ(session.try_submit(this->request(Opcode::rdma_read, 1).with_flags(kInline)), Refusal::bad_flags);
+    EXPECT_EQ(session.try_submit(write(1).with_flags(kInline), std::array{source->sge(8)}), Refusal::bad_flags);
     request = write(1);
     request.num_sge = 2;
     EXPECT_EQ(session.try_submit(request), Refusal::too_many_sges);
+    EXPECT_EQ(session.try_submit(request.with_flags(kInline)), Refusal::too_many_sges);
     const std::array<Sge, 5> five{};
     EXPECT_EQ(session.try_submit(write(1), five), Refusal::too_many_sges);
     const std::array<std::byte, 65> long_payload{};
     EXPECT_EQ(session.try_submit_inline(write(1), long_payload), Refusal::inline_too_long);
+    EXPECT_EQ(session.try_submit(write(1).with_inline(long_payload)), Refusal::inline_too_long);
     EXPECT_EQ(session.try_submit(this->request(Opcode::atomic_fetch_and_add, 1, {.to = 4})),
               Refusal::misaligned_atomic);
     EXPECT_EQ(session.try_submit(this->request(Opcode::atomic_fetch_and_add, 1, {.length = 4})),
@@ -184,7 +188,7 @@ TEST_F(WorkerTest, RequestsThatCanNeverWorkAreRefusedWithTheirReason) {
         Refusal::misaligned_atomic);
     EXPECT_EQ(session.try_submit(write(1, {.qp = &world->add_qp()})), Refusal::not_connected);
     EXPECT_EQ(session.figures().accepted, 0u);
-    EXPECT_EQ(session.figures().refused, 11u);
+    EXPECT_EQ(session.figures().refused, 15u);
 }
 
 TEST_F(WorkerTest, AnSgeThatIsNotCountedIsRefused) {
