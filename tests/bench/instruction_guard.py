@@ -5,8 +5,9 @@ usage: instruction_guard.py PROGRAM MODEL [--update | --table]
 
 Times mean nothing on a shared machine; the number of instructions is the same each time. An operation is counted through
 Session::try_submit, Worker::step and Session::poll, on a device that completes at once; the step includes that device's few
-instructions. The loads are writes; messages to a receive pool or a write ring, without flow control, with credits,
-and beside queue pairs that wait for credit; and writes beside another process's session whose ring is always full. In the last load, the
+instructions. The loads are writes, also with inline payloads among them; sends that invalidate a key; messages of a send pool, each of
+which is claimed, written and committed, and whose buffer comes back by the poll; messages to a receive pool or a write ring, without flow control,
+with credits, and beside queue pairs that wait for credit; and writes beside another process's session whose ring is always full. In the last load, the
 step includes the worker's work for both sessions, and it may take no more when the other ring is full of garbage (no_more_than).
 An idle step of a spinning worker, which is 16 looks, may take not one instruction more (slack). A worker that falls asleep arms the CQ of
 the last burst, and wakes up.

@@ -8,6 +8,7 @@
 #include "message_load.hpp"
 #include "neighbours.hpp"
 #include "provider_load.hpp"
+#include "send_pool_load.hpp"
 #include "stepped_load.hpp"
 
 namespace pollcore::bench {
@@ -15,6 +16,9 @@ namespace {
 
 constexpr const char* kUsage =
     "usage: instruction-load ROUNDS BURST writes QPS SESSIONS CQS\n"
+    "       instruction-load ROUNDS BURST invalidations\n"
+    "       instruction-load ROUNDS BURST inline BYTES\n"
+    "       instruction-load ROUNDS BURST send-pool\n"
     "       instruction-load ROUNDS BURST messages off|credits|ring WAITING\n"
     "       instruction-load ROUNDS BURST beside MANNERS\n"
     "       instruction-load ROUNDS 1 idle SESSIONS CQS\n"
@@ -47,6 +51,15 @@ int run(int argc, char** argv) {
     const std::uint32_t burst = number(2);
     if (argc == 7 && word(3) == "writes") {
         return run(rounds, SteppedLoad({.burst = burst, .qps = number(4), .sessions = number(5), .cqs = number(6)}));
+    }
+    if (argc == 4 && word(3) == "invalidations") {
+        return run(rounds, SteppedLoad({.burst = burst, .invalidates = true}));
+    }
+    if (argc == 5 && word(3) == "inline") {
+        return run(rounds, SteppedLoad({.burst = burst, .inline_bytes = number(4)}));
+    }
+    if (argc == 4 && word(3) == "send-pool") {
+        return run(rounds, SendPoolLoad(burst));
     }
     if (argc == 6 && word(3) == "messages") {
         const FlowControl flow = flow_control_named(word(4)).value_or(FlowControl::off);

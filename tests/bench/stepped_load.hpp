@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <vector>
 
@@ -28,7 +29,10 @@ struct Load {
     bool extended = false;       ///< CQs are polled by ibv_start_poll; not on the device that completes at once
     bool provider_lines = true;  ///< false: the worker does not prefetch the provider's lines before a burst
     bool coalesce_signals = false;
-    bool sleeps = false;  ///< the worker may sleep; not on the device that completes at once
+    bool sleeps = false;       ///< the worker may sleep; not on the device that completes at once
+    bool invalidates = false;  ///< the requests are sends that invalidate a key
+    /// If not 0, every second request has an inline payload of so many bytes.
+    std::uint32_t inline_bytes = 0;
     /// The verbs device to use; null means a software device. A verbs device completes a burst between two steps, so
     /// each step posts a burst and finds the completions of the previous burst.
     std::shared_ptr<const Provider> provider{};
@@ -80,6 +84,13 @@ public:
         for (WorkRequest& request : requests_) {
             testing::SteppedWorld::Qp& qp = *qps_[random() % qps_.size()];
             request = testing::SteppedWorld::write(tag_++, qp, *region_);
+            if (load_.invalidates) {
+                request.opcode = Opcode::send_with_inv;
+                request.invalidate_rkey = 1;
+            }
+            if (load_.inline_bytes != 0 && tag_ % 2 == 0) {
+                request = request.with_inline(std::span(memory_).first(load_.inline_bytes));
+            }
             used_.push_back(qp.qp.get());
         }
     }
