@@ -9,6 +9,7 @@
 #include <arpa/inet.h>
 #include <netdb.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -136,7 +137,8 @@ private:
 
 void echo(Connection& connection, std::uint32_t count, std::uint32_t size_max) {
     for (std::uint32_t i = 0; i < count; ++i) {
-        const std::uint32_t length = i % (size_max + 1);
+        // From 0 to size_max, whatever the count is.
+        const auto length = static_cast<std::uint32_t>(std::uint64_t{i} * size_max / std::max(count - 1, 1u));
         for (std::uint32_t k = 0; k < length; ++k) {
             connection.out()[k] = static_cast<char>(i + 3 * k);
             connection.in()[k] = 0;
