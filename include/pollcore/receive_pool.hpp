@@ -33,8 +33,8 @@
 // of a write ring, too, with two differences: a write ring has one queue pair at a time, and a message that is not
 // released also keeps the room of the messages behind it.
 //
-// Thread safety: any thread may make any call. No other call may be made during close(). counters() may not be called
-// after close().
+// Thread safety: any thread may make any call. No other call may be made during close(), and what counters() has
+// returned is valid until then.
 // Ownership: the pool owns the memory until the pool is closed, even if its session or the runtime ends before that.
 #pragma once
 
@@ -131,7 +131,11 @@ public:
         return buffer(completion.buffer()).subspan(completion.payload_offset(), completion.payload_length());
     }
 
-    [[nodiscard]] const ReceivePoolCounters& counters() const noexcept { return *counters_; }
+    /// After close(), these are all 0.
+    [[nodiscard]] const ReceivePoolCounters& counters() const noexcept {
+        static const ReceivePoolCounters none;
+        return counters_ != nullptr ? *counters_ : none;
+    }
     /// The buffers that the application holds now. A large HeldBuffer::later is a sign of a buffer that the application
     /// forgot to release.
     [[nodiscard]] std::vector<HeldBuffer> held() const;

@@ -204,7 +204,8 @@ public:
     /// (QueuePairOptions::rendezvous_pool). Returns 0 if the peer reads no messages by rendezvous, or has not announced
     /// this limit.
     [[nodiscard]] std::uint32_t rendezvous_max(QpHandle qp) const noexcept;
-    /// Returns the status that put the QP into error; `success` without an error, `qp_closed` for a stale handle.
+    /// Returns the status that put the QP into error, or `success` without an error. Returns `qp_closed` where state()
+    /// returns `closed`.
     [[nodiscard]] Status cause(QpHandle qp) const noexcept;
 
     /// The counts of this session's requests so far.

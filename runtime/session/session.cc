@@ -139,12 +139,12 @@ std::uint32_t SessionCore::retired(QpHandle qp) noexcept {
 }
 
 QpStatusWord SessionCore::status(QpHandle qp) const noexcept {
-    if (qp.index <= accounts_.qps_mask()) {
+    if (qp.valid() && qp.index <= accounts_.qps_mask()) {
         if (const auto word = QpStatusWord::unpack(accounts_.status(qp.index)); word.generation == qp.generation) {
             return word;
         }
     }
-    return {.state = QpState::closed, .cause = qp.index <= accounts_.qps_mask() ? Status::qp_closed : Status::success};
+    return {.state = QpState::closed, .cause = Status::qp_closed};
 }
 
 MessageLimitsWord SessionCore::message_limits(QpHandle qp) const noexcept {
@@ -202,7 +202,7 @@ QpState Session::state(QpHandle qp) const noexcept {
     return core_ != nullptr ? core_->status(qp).state : QpState::closed;
 }
 Status Session::cause(QpHandle qp) const noexcept {
-    return core_ != nullptr ? core_->status(qp).cause : Status::success;
+    return core_ != nullptr ? core_->status(qp).cause : Status::qp_closed;
 }
 std::uint32_t Session::message_max(QpHandle qp) const noexcept {
     return core_ != nullptr ? core_->message_limits(qp).message_max : 0;

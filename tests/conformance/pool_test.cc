@@ -95,6 +95,20 @@ TEST_F(ReceivePools, PutAPayloadBehindAHeaderOnAPage) {
     }
 }
 
+TEST_F(ReceivePools, HaveNoCountsAfterTheirEnd) {
+    connect_to(pooled());
+    say(0, 64, 0);
+    const WideCompletion heard = hear_one();
+    EXPECT_EQ(pool.counters().delivered.value(), 1u);
+    EXPECT_EQ(reader.release(heard), Refusal::none);
+    b.close();
+    pool.close();
+    EXPECT_EQ(pool.counters().delivered.value(), 0u);
+    EXPECT_EQ(pool.counters().held.value(), 0u);
+    EXPECT_EQ(ReceivePool().counters().delivered.value(), 0u);
+    EXPECT_EQ(await_one().status, Status::success);
+}
+
 TEST_F(ReceivePools, RefuseBuffersThatShareACacheLineOrAreFarAway) {
     const auto refused = [&](std::uint32_t first_byte, std::uint32_t stride) {
         try {

@@ -137,6 +137,7 @@ TEST_F(Reset, AStaleHandleIsRefused) {
     EXPECT_EQ(session.try_submit(old_write), Refusal::stale_handle);
     EXPECT_EQ(session.try_submit(old_recv), Refusal::stale_handle);
     EXPECT_EQ(session.state(old), QpState::closed);
+    EXPECT_EQ(session.cause(old), Status::qp_closed);
     reconnect();
     EXPECT_EQ(session.try_submit(old_write), Refusal::stale_handle) << "also once the QP is ready";
     EXPECT_EQ(session.try_submit(old_recv), Refusal::stale_handle);

@@ -191,6 +191,19 @@ TEST_F(WorkerTest, RequestsThatCanNeverWorkAreRefusedWithTheirReason) {
     EXPECT_EQ(session.figures().refused, 15u);
 }
 
+TEST_F(WorkerTest, AHandleThatNamesNoQueuePairIsThatOfAClosedOne) {
+    make();
+    const QpHandle here = a->handle();
+    for (const QpHandle& qp : {QpHandle{}, QpHandle{900, 0}, QpHandle{900, 1}, QpHandle{65535, 1},
+                               QpHandle{here.index, static_cast<std::uint16_t>(here.generation + 1)}}) {
+        EXPECT_EQ(world->session().state(qp), QpState::closed) << qp.index;
+        EXPECT_EQ(world->session().cause(qp), Status::qp_closed) << qp.index;
+    }
+    EXPECT_EQ(world->session().cause(here), Status::success);
+    EXPECT_EQ(Session().state(here), QpState::closed);
+    EXPECT_EQ(Session().cause(here), Status::qp_closed);
+}
+
 TEST_F(WorkerTest, AnSgeThatIsNotCountedIsRefused) {
     make();
     Session& session = world->session();
