@@ -39,7 +39,10 @@ protected:
         log_info("begin");  // lets the log report lines that an earlier test may have lost
         lost_before_ = log_lines_lost();
     }
-    void TearDown() override { set_log_function({}); }
+    void TearDown() override {
+        set_log_function({});
+        const LogWriter last;  // its destructor waits for the end of the log's thread
+    }
 
     /// A function that keeps the lines, as "level text".
     LogFunction keep() {
