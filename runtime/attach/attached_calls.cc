@@ -396,9 +396,20 @@ bool AttachedState::is_moved_memory(std::uint64_t region) {
     return found != regions_.end() && found->second.moved != nullptr;
 }
 
+bool AttachedState::is_key_in_use(const OwnMemory::Key& key) {
+    try {
+        return ask(wire::FindKey{.pd = key.pd, .lkey = key.lkey}).in_use != 0;
+    } catch (const Error&) {
+        if (lost()) {
+            return false;  // the work requests have ended with the daemon
+        }
+        throw;
+    }
+}
+
 void AttachedState::deregister(std::uint64_t region) {
     if (const std::optional<OwnMemory::Key> key = own_memory_.key_of(region)) {
-        if (!lost() && ask(wire::FindKey{.pd = key->pd, .lkey = key->lkey}).in_use != 0) {
+        if (is_key_in_use(*key)) {
             throw Error(EBUSY, "work requests in flight name this memory; poll their completions first");
         }
         return own_memory_.deregister(region);

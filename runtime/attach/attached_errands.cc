@@ -509,6 +509,9 @@ void AttachedClient::begin(std::uint64_t id, const wire::ShareContext& asked) {
                 if (failure) {
                     std::rethrow_exception(failure);
                 }
+                if (ending_) {
+                    throw Error(ESHUTDOWN, "this attachment is being ended");
+                }
                 if (opening->device == nullptr) {
                     return reply<wire::ShareContext>(std::move(opening->node), id, {});
                 }

@@ -138,6 +138,7 @@ private:
     [[nodiscard]] std::uint64_t next_id();
     void begin(const AttachOptions& options);
     void share_contexts();
+    [[nodiscard]] bool is_key_in_use(const OwnMemory::Key& key);
     /// The device's name. An empty name means the only device, whose name stays empty if there are several.
     [[nodiscard]] const std::string& full_name(const std::string& device) const noexcept;
     void end_reader() noexcept;

@@ -55,8 +55,27 @@ void RuntimeState::remove_client_device_here(const std::string& name) noexcept {
     }
 }
 
+bool RuntimeState::is_device_in_use(const DeviceSlot& device) const noexcept {
+    const auto is_on_it = [&](const auto& slot) { return slot != nullptr && slot->device == device.index; };
+    const auto is_in_its_domain = [&](const auto& region) {
+        const auto pd = pds_.find(region.second.pd);
+        return pd != pds_.end() && pd->second.device == device.index;
+    };
+    return std::any_of(qps_.begin(), qps_.end(), is_on_it) || std::any_of(srqs_.begin(), srqs_.end(), is_on_it) ||
+           std::any_of(ahs_.begin(), ahs_.end(), is_on_it) || std::any_of(windows_.begin(), windows_.end(), is_on_it) ||
+           std::any_of(regions_.begin(), regions_.end(), is_in_its_domain);
+}
+
 // The slot stays in its place, empty, because the index of a device must not change.
 void RuntimeState::remove_client_device_here(DeviceSlot& device) noexcept {
+    if (is_device_in_use(device)) {
+        log_error("device \"{}\" stays open, because objects on it did not end", device.config.name);
+        return;
+    }
+    if (device.device != nullptr) {
+        device.device->let_go();
+    }
+    std::erase_if(pds_, [&](const auto& pd) { return pd.second.device == device.index; });
     for (const auto& worker : workers_) {
         for (std::uint32_t i = 0; i < worker->cqs.size(); ++i) {
             if (worker->cqs[i] == nullptr || worker->cqs[i]->device != device.index) {

@@ -774,6 +774,7 @@ private:
     [[nodiscard]] std::uint32_t worker_index(const WorkerSlot& worker) const;
 
     // client_devices.cc
+    [[nodiscard]] bool is_device_in_use(const DeviceSlot& device) const noexcept;
     void remove_client_device_here(DeviceSlot& device) noexcept;
 
     // memory.cc
