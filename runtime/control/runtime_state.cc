@@ -115,7 +115,9 @@ RuntimeState::OutsideCall::OutsideCall(RuntimeState& runtime) : runtime_(runtime
 
 // Each call ends within the seconds that the kernel asks the network for.
 void RuntimeState::await_outside_calls(std::unique_lock<std::mutex>& lock) {
-    while (!platform->wait(lock, outside_changed_, std::chrono::hours(1), [&] { return outside_calls_ == 0; })) {
+    const auto none = [this] { return outside_calls_ == 0; };
+    while (!none()) {
+        (void)platform->wait(lock, outside_changed_, std::chrono::hours(1), none);
     }
 }
 
