@@ -7,10 +7,17 @@
 
 namespace pollcore {
 
+void OwnMemory::require_not_ended() const {
+    if (ended_) {
+        throw Error(ECONNRESET, "the daemon is gone, or has ended this attachment; its log says why");
+    }
+}
+
 void OwnMemory::add_context(const std::string& device, UniqueFd command, std::uint32_t driver_id, PdId pd,
                             std::uint32_t verbs_handle) {
     auto context = std::make_shared<OwnContext>(std::move(command), driver_id);
     const std::lock_guard lock(mutex_);
+    require_not_ended();
     domains_[pd] = {std::move(context), verbs_handle};
     defaults_[device] = pd;
 }
@@ -23,6 +30,7 @@ bool OwnMemory::has(const std::string& device) const {
 void OwnMemory::add_domain(const std::string& device, PdId pd, std::uint32_t verbs_handle) {
     const std::lock_guard lock(mutex_);
     if (const auto own = defaults_.find(device); own != defaults_.end()) {
+        require_not_ended();
         domains_[pd] = {domains_.at(own->second).context, verbs_handle};
     }
 }
@@ -43,6 +51,7 @@ RegionInfo OwnMemory::register_memory(const std::string& device, PdId pd, void* 
     Domain domain;
     {
         const std::lock_guard lock(mutex_);
+        require_not_ended();
         const auto own = defaults_.find(device);
         in = pd != 0 || own == defaults_.end() ? pd : own->second;
         const auto found = domains_.find(in);
@@ -97,6 +106,7 @@ void OwnMemory::end() noexcept {
     {
         const std::lock_guard lock(mutex_);
         all.swap(domains_);
+        ended_ = true;
     }
     for (const auto& [pd, domain] : all) {
         domain.context->end();

@@ -51,7 +51,11 @@ private:
     // Ids of the daemon's regions do not have this bit.
     static constexpr std::uint64_t kOwn = std::uint64_t{1} << 63;
 
+    /// Call this with mutex_ held. Throws Error(ECONNRESET) after end().
+    void require_not_ended() const;
+
     mutable std::mutex mutex_;
+    bool ended_ = false;
     std::map<std::string, PdId> defaults_;  // the default domain of each device with a context
     std::map<PdId, Domain> domains_;
     std::map<std::uint64_t, Region> regions_;

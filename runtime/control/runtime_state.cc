@@ -136,6 +136,11 @@ bool RuntimeState::stop_here() {
     if (host_ != nullptr) {
         host_->runtime_stops();
     }
+    for (const auto& device : devices_) {
+        if (device->client != 0 && device->device != nullptr) {
+            device->device->let_go();  // the process may keep objects in use, and the daemon ends all the same
+        }
+    }
     const auto deadline = platform->now() + config.drain_timeout;
     bool whole = true;
     // If one object cannot be ended, the others must still be ended.

@@ -41,13 +41,13 @@ std::set<int> open_descriptors() {
     return all;
 }
 
-/// Which of the descriptors are of the kernel's RDMA devices.
-std::vector<int> uverbs_of(const std::set<int>& descriptors) {
+/// The descriptors of the kernel's RDMA devices that were opened since `before`.
+std::vector<int> uverbs_since(const std::set<int>& before) {
     std::vector<int> found;
-    for (const int fd : descriptors) {
+    for (const int fd : open_descriptors()) {
         std::error_code none;
         const auto to = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), none);
-        if (to.string().find("uverbs") != std::string::npos) {
+        if (!before.contains(fd) && to.string().find("uverbs") != std::string::npos) {
             found.push_back(fd);
         }
     }
@@ -227,7 +227,6 @@ TEST_F(OwnMemoryTest, AWorkerThatMaySleepDoesNotServeIt) {
 // The kernel keeps the daemon's queue pairs as long as anybody has a copy of the descriptor.
 TEST_F(OwnMemoryTest, AfterTheDaemonsDeathNoWriteReachesIt) {
     Process daemon = start_daemon();
-    const std::set<int> before = open_descriptors();
     Ends ends(options(), device());
     std::vector<std::byte> heap(kBytes);
     const MemoryRegion region = ends.daemon.register_memory(heap.data(), heap.size(), Access::all());
@@ -271,11 +270,7 @@ TEST_F(OwnMemoryTest, AForkedChildHasNoCopyOfTheDescriptor) {
     Process daemon = start_daemon();
     const std::set<int> before = open_descriptors();
     Attachment attachment(options());
-    std::set<int> added = open_descriptors();
-    for (const int fd : before) {
-        added.erase(fd);
-    }
-    const std::vector<int> commands = uverbs_of(added);
+    const std::vector<int> commands = uverbs_since(before);
     ASSERT_EQ(commands.size(), 1u);
     const pid_t child = ::fork();
     if (child == 0) {
@@ -309,11 +304,7 @@ TEST_F(OwnMemoryTest, WhoDestroysTheDaemonsObjectsHarmsNobodyElse) {
         const std::set<int> before = open_descriptors();
         {
             Attachment attachment(options());
-            std::set<int> added = open_descriptors();
-            for (const int fd : before) {
-                added.erase(fd);
-            }
-            const std::vector<int> commands = uverbs_of(added);
+            const std::vector<int> commands = uverbs_since(before);
             ASSERT_EQ(commands.size(), 1u);
             const MemoryRegion allocated = attachment.allocate(kBytes, Access::all());
             std::vector<std::byte> heap(kBytes);
