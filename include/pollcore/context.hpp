@@ -81,6 +81,12 @@ public:
     /// equal modulo the page size.
     [[nodiscard]] MemoryRegion register_memory_at(std::uint64_t iova, void* data, std::size_t bytes, Access access,
                                                   const std::string& device = "", const ProtectionDomain* pd = nullptr);
+    /// Registers a range of a dma-buf (ibv_reg_dmabuf_mr(3)). `iova` is the address by which peers and work requests
+    /// name its first byte; `iova` and range.offset must be equal modulo the page size. The bytes of such memory cannot
+    /// be sent inline. Throws Error(EOPNOTSUPP) if the device takes none: the software device, Soft-RoCE, and every
+    /// device of an attached process without AttachOptions::own_memory.
+    [[nodiscard]] MemoryRegion register_dmabuf(const DmabufRange& range, std::uint64_t iova, Access access,
+                                               const std::string& device = "", const ProtectionDomain* pd = nullptr);
     /// Makes a window for queue pairs of the session's worker. Throws Error(EOPNOTSUPP) if the device has no windows of
     /// this type.
     [[nodiscard]] MemoryWindow create_memory_window(const Session& session, WindowType type = WindowType::type_2,

@@ -36,6 +36,13 @@ struct Access {
     [[nodiscard]] static constexpr Access all() noexcept { return {true, true, true, true}; }
 };
 
+/// A range of a dma-buf: memory of another device, for example a GPU.
+struct DmabufRange {
+    int fd = -1;               ///< the dma-buf's descriptor; may be closed after the registration
+    std::uint64_t offset = 0;  ///< bytes from the dma-buf's begin
+    std::size_t bytes = 0;
+};
+
 /// A protection domain: a QP reaches only regions of its own domain. Each device has a default domain.
 class POLLCORE_API ProtectionDomain {
 public:
@@ -65,8 +72,10 @@ public:
     MemoryRegion(MemoryRegion&& other) noexcept;
     MemoryRegion& operator=(MemoryRegion&& other) noexcept;
 
+    /// Null for a range of a dma-buf, which the program has not mapped.
     [[nodiscard]] std::byte* data() const noexcept { return data_; }
     [[nodiscard]] std::size_t size() const noexcept { return size_; }
+    /// Not for a range of a dma-buf.
     [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data_, size_}; }
     /// The address of the first byte for work requests and peers: data(), or the iova of the registration.
     [[nodiscard]] std::uint64_t addr() const noexcept { return iova_; }

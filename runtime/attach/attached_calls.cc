@@ -351,6 +351,16 @@ RegionInfo AttachedState::register_memory(void* data, std::size_t bytes, std::ui
     return register_moved_memory(request, from);
 }
 
+RegionInfo AttachedState::register_dmabuf(const DmabufRange& range, std::uint64_t iova, Access access,
+                                          const std::string& device, PdId pd) {
+    if (!own_memory_.has(full_name(device))) {
+        throw Error(EOPNOTSUPP,
+                    "an attached process registers a dma-buf only at a verbs device of the kernel, with "
+                    "AttachOptions::own_memory");
+    }
+    return own_memory_.register_dmabuf(full_name(device), pd, range, iova, access);
+}
+
 RegionInfo AttachedState::register_moved_memory(wire::RegisterMemory request, std::byte* data) {
     const Pages pages = pages_of(data, request.bytes);
     const std::lock_guard moving(moving_);

@@ -77,6 +77,8 @@ public:
     PdId create_pd(const std::string& device) override;
     void release_pd(PdId pd) noexcept override;
     RegionInfo allocate(std::size_t bytes, Access access, const std::string& device, PdId pd) override;
+    RegionInfo register_dmabuf(const DmabufRange& range, std::uint64_t iova, Access access, const std::string& device,
+                               PdId pd) override;
     RegionInfo register_memory(void* data, std::size_t bytes, std::uint64_t iova, Access access,
                                const std::string& device, PdId pd) override;
     void deregister(std::uint64_t region) override;

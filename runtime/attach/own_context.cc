@@ -79,35 +79,67 @@ OwnContext::~OwnContext() {
     end();
 }
 
-OwnContext::Region OwnContext::register_memory(std::uint32_t pd, const void* data, std::size_t bytes,
-                                               std::uint64_t iova, const Access& access) {
+template <class Call>
+OwnContext::Region OwnContext::register_by(const char* what, std::size_t bytes, Call&& call) {
     const std::lock_guard lock(mutex_);
     if (!command_.valid()) {
         throw Error(ECONNRESET, "the daemon is gone, or has ended this attachment; its log says why");
     }
     std::set<std::uint32_t> one{0};
     auto node = one.extract(one.begin());  // made in advance, so that a region is not lost for lack of memory
-    const ib_uverbs_reg_mr asked{.response = 0,
-                                 .start = reinterpret_cast<std::uintptr_t>(data),
-                                 .length = bytes,
-                                 .hca_va = iova,
-                                 .pd_handle = pd,
-                                 .access_flags = flags_of(access)};
-    ib_uverbs_reg_mr_resp made{};
-    if (const int error = uverbs_command(command_.get(), driver_id_, IB_USER_VERBS_CMD_REG_MR, asked, &made);
-        error != 0) {
-        throw Error(error, "registering " + std::to_string(bytes) + " bytes of this process's own memory" +
-                               (error == ENOMEM ? ": raise this process's RLIMIT_MEMLOCK" : ""));
+    Region made;
+    if (const int error = call(made); error != 0) {
+        throw Error(error == EPROTONOSUPPORT ? EOPNOTSUPP : error,
+                    "registering " + std::to_string(bytes) + " bytes of " + what +
+                        (error == ENOMEM ? ": raise this process's RLIMIT_MEMLOCK" : ""));
     }
-    node.value() = made.mr_handle;
+    node.value() = made.handle;
     regions_.insert(std::move(node));
-    return {.handle = made.mr_handle, .lkey = made.lkey, .rkey = made.rkey};
+    return made;
+}
+
+OwnContext::Region OwnContext::register_memory(std::uint32_t pd, const void* data, std::size_t bytes,
+                                               std::uint64_t iova, const Access& access) {
+    return register_by("this process's own memory", bytes, [&](Region& made) {
+        const ib_uverbs_reg_mr asked{.response = 0,
+                                     .start = reinterpret_cast<std::uintptr_t>(data),
+                                     .length = bytes,
+                                     .hca_va = iova,
+                                     .pd_handle = pd,
+                                     .access_flags = flags_of(access)};
+        ib_uverbs_reg_mr_resp answer{};
+        const int error = uverbs_write(driver_id_, IB_USER_VERBS_CMD_REG_MR)
+                              .in(UVERBS_ATTR_CORE_IN, asked)
+                              .out(UVERBS_ATTR_CORE_OUT, answer)
+                              .send(command_.get());
+        made = {.handle = answer.mr_handle, .lkey = answer.lkey, .rkey = answer.rkey};
+        return error;
+    });
+}
+
+OwnContext::Region OwnContext::register_dmabuf(std::uint32_t pd, const DmabufRange& range, std::uint64_t iova,
+                                               const Access& access) {
+    return register_by("a dma-buf", range.bytes, [&](Region& made) {
+        const std::uint64_t bytes = range.bytes;
+        const std::uint32_t flags = flags_of(access);
+        UverbsRequest request(UVERBS_OBJECT_MR, UVERBS_METHOD_REG_DMABUF_MR, driver_id_);
+        request.name(UVERBS_ATTR_REG_DMABUF_MR_HANDLE, 0)
+            .name(UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE, pd)
+            .in(UVERBS_ATTR_REG_DMABUF_MR_OFFSET, range.offset)
+            .in(UVERBS_ATTR_REG_DMABUF_MR_LENGTH, bytes)
+            .in(UVERBS_ATTR_REG_DMABUF_MR_IOVA, iova)
+            .name(UVERBS_ATTR_REG_DMABUF_MR_FD, static_cast<std::uint32_t>(range.fd))
+            .in(UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS, flags)
+            .out(UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, made.lkey)
+            .out(UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, made.rkey);
+        const int error = request.send(command_.get());
+        made.handle = request.handle(UVERBS_ATTR_REG_DMABUF_MR_HANDLE);
+        return error;
+    });
 }
 
 int OwnContext::dereg_mr(std::uint32_t handle) const noexcept {
-    const ib_uverbs_dereg_mr asked{.mr_handle = handle};
-    return uverbs_command<ib_uverbs_dereg_mr, std::byte>(command_.get(), driver_id_, IB_USER_VERBS_CMD_DEREG_MR, asked,
-                                                         nullptr);
+    return uverbs_dereg_mr(command_.get(), driver_id_, handle);
 }
 
 void OwnContext::deregister(std::uint32_t handle) {

@@ -38,12 +38,19 @@ public:
     /// end(), or the kernel's error.
     [[nodiscard]] Region register_memory(std::uint32_t pd, const void* data, std::size_t bytes, std::uint64_t iova,
                                          const Access& access);
+    /// Registers a range of a dma-buf (ibv_reg_dmabuf_mr(3)). As register_memory(), and throws EOPNOTSUPP if the device
+    /// takes none.
+    [[nodiscard]] Region register_dmabuf(std::uint32_t pd, const DmabufRange& range, std::uint64_t iova,
+                                         const Access& access);
     /// Throws the kernel's error; the region is then as before. Does nothing after end().
     void deregister(std::uint32_t handle);
     /// Deregisters all regions, and closes the descriptor.
     void end() noexcept;
 
 private:
+    /// Registers by `call`, which sets a Region and returns an errno value or 0.
+    template <class Call>
+    Region register_by(const char* what, std::size_t bytes, Call&& call);
     [[nodiscard]] int dereg_mr(std::uint32_t handle) const noexcept;
 
     const std::uint32_t driver_id_;

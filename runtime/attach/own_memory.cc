@@ -40,8 +40,9 @@ void OwnMemory::remove_domain(PdId pd) noexcept {
     domains_.erase(pd);
 }
 
-RegionInfo OwnMemory::register_memory(const std::string& device, PdId pd, void* data, std::size_t bytes,
-                                      std::uint64_t iova, const Access& access) {
+template <class Call>
+RegionInfo OwnMemory::register_by(const std::string& device, PdId pd, const Access& access, RegionInfo as,
+                                  Call&& call) {
     if (access.window_bind) {
         throw Error(EOPNOTSUPP,
                     "windows cannot be bound to memory that a process registers itself: Context::allocate "
@@ -60,21 +61,34 @@ RegionInfo OwnMemory::register_memory(const std::string& device, PdId pd, void* 
         }
         domain = found->second;
     }
-    const OwnContext::Region made = domain.context->register_memory(domain.verbs_handle, data, bytes, iova, access);
+    const OwnContext::Region made = call(*domain.context, domain.verbs_handle);
     const std::lock_guard lock(mutex_);
-    const std::uint64_t id = next_++;
+    as.id = next_++;
+    as.lkey = made.lkey;
+    as.rkey = made.rkey;
     try {
-        regions_.emplace(id, Region{domain.context, made.handle, {in, made.lkey}});
+        regions_.emplace(as.id, Region{domain.context, made.handle, {in, made.lkey}});
     } catch (...) {
         domain.context->deregister(made.handle);
         throw;
     }
-    return {.id = id,
-            .data = static_cast<std::byte*>(data),
-            .size = bytes,
-            .iova = iova,
-            .lkey = made.lkey,
-            .rkey = made.rkey};
+    return as;
+}
+
+RegionInfo OwnMemory::register_memory(const std::string& device, PdId pd, void* data, std::size_t bytes,
+                                      std::uint64_t iova, const Access& access) {
+    return register_by(device, pd, access, {.data = static_cast<std::byte*>(data), .size = bytes, .iova = iova},
+                       [&](OwnContext& context, std::uint32_t verbs_pd) {
+                           return context.register_memory(verbs_pd, data, bytes, iova, access);
+                       });
+}
+
+RegionInfo OwnMemory::register_dmabuf(const std::string& device, PdId pd, const DmabufRange& range, std::uint64_t iova,
+                                      const Access& access) {
+    return register_by(device, pd, access, {.size = range.bytes, .iova = iova},
+                       [&](OwnContext& context, std::uint32_t verbs_pd) {
+                           return context.register_dmabuf(verbs_pd, range, iova, access);
+                       });
 }
 
 std::optional<OwnMemory::Key> OwnMemory::key_of(std::uint64_t region) const {

@@ -32,6 +32,9 @@ public:
     /// `pd` 0 is the device's default. Throws Error.
     [[nodiscard]] RegionInfo register_memory(const std::string& device, PdId pd, void* data, std::size_t bytes,
                                              std::uint64_t iova, const Access& access);
+    /// As register_memory(), for a range of a dma-buf.
+    [[nodiscard]] RegionInfo register_dmabuf(const std::string& device, PdId pd, const DmabufRange& range,
+                                             std::uint64_t iova, const Access& access);
     /// The key by which work requests name the region. Nothing if the region is not one of this object.
     [[nodiscard]] std::optional<Key> key_of(std::uint64_t region) const;
     void deregister(std::uint64_t region);
@@ -51,6 +54,9 @@ private:
     // Ids of the daemon's regions do not have this bit.
     static constexpr std::uint64_t kOwn = std::uint64_t{1} << 63;
 
+    /// Registers by `call`, which gets the context and the domain's ibv_pd::handle. `as` says where the region lies.
+    template <class Call>
+    RegionInfo register_by(const std::string& device, PdId pd, const Access& access, RegionInfo as, Call&& call);
     /// Call this with mutex_ held. Throws Error(ECONNRESET) after end().
     void require_not_ended() const;
 

@@ -11,13 +11,6 @@ namespace pollcore {
 
 std::string RuntimeState::add_client_device_here(const std::string& name, std::uint32_t client,
                                                  std::unique_ptr<Device> opened) {
-    for (const auto& worker : workers_) {
-        if (worker->bell.valid()) {
-            throw Error(EOPNOTSUPP,
-                        fmt::format("own memory needs workers that never sleep, and worker \"{}\" may sleep",
-                                    worker->config.name));
-        }
-    }
     const DeviceSlot& original = device_slot(name);
     auto ended =
         std::find_if(devices_.begin(), devices_.end(), [](const auto& slot) { return slot->device == nullptr; });
@@ -34,8 +27,10 @@ std::string RuntimeState::add_client_device_here(const std::string& name, std::u
     device.device = std::move(opened);
     Undo take_back([&]() noexcept { remove_client_device_here(device); });
     device.connector = make_connector(*device.device);
-    for (std::uint32_t worker = 0; worker < workers_.size(); ++worker) {
-        device.domains.emplace(worker, device.device->create_thread_domain());
+    for (std::uint32_t i = 0; i < workers_.size(); ++i) {
+        if (CompletionChannel* const channel = make_worker_objects(device, i, *workers_[i])) {
+            workers_[i]->proxy->add_channel(*channel);
+        }
     }
     loop_->watch(device.device->async_fd(), [this, &device] { take_async_events(device); });
     loop_->watch(device.connector->fd(), [this, &device] { take_connect_events(device); });
@@ -89,6 +84,9 @@ void RuntimeState::remove_client_device_here(DeviceSlot& device) noexcept {
                 return;  // the worker polls it, so the device must stay
             }
         }
+    }
+    for (const auto& [worker, channel] : device.channels) {
+        workers_[worker]->proxy->remove_channel(*channel);
     }
     if (device.connector != nullptr) {
         loop_->forget(device.connector->fd());

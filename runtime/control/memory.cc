@@ -142,6 +142,15 @@ RegionInfo RuntimeState::register_memory(void* data, std::size_t bytes, std::uin
     return add_region({}, data, bytes, iova, access, device_name, pd);
 }
 
+RegionInfo RuntimeState::register_dmabuf(const DmabufRange& range, std::uint64_t iova, Access access,
+                                         const std::string& device_name, PdId pd) {
+    return executor_->run([&] {
+        const RegionPlan plan = plan_region_here(nullptr, range.bytes, iova, access, device_name, pd);
+        UniqueMr mr(plan.device->register_dmabuf(plan.verbs_pd, range, iova, verbs_access(access)), {plan.device});
+        return add_region_here(plan, mr, {});
+    });
+}
+
 void RuntimeState::deregister(std::uint64_t id) {
     executor_->run(
         [&] {

@@ -171,6 +171,8 @@ public:
     RegionInfo allocate(std::size_t bytes, Access access, const std::string& device, PdId pd) override;
     RegionInfo register_memory(void* data, std::size_t bytes, std::uint64_t iova, Access access,
                                const std::string& device, PdId pd) override;
+    RegionInfo register_dmabuf(const DmabufRange& range, std::uint64_t iova, Access access, const std::string& device,
+                               PdId pd) override;
     void deregister(std::uint64_t id) override;
     MwHandle create_window(std::uint32_t session, WindowType type, const std::string& device, PdId pd) override;
     std::uint32_t window_rkey(MwHandle handle) override;
@@ -386,6 +388,9 @@ private:
     // runtime_state.cc
     void open_device(const DeviceConfig& config);
     void start_worker(const WorkerConfig& config, std::uint32_t index);
+    /// Makes what the worker needs of the device. Returns the completion channel, or null if the worker never sleeps.
+    [[nodiscard]] static CompletionChannel* make_worker_objects(DeviceSlot& device, std::uint32_t index,
+                                                                const WorkerSlot& worker);
     bool stop_here();
     /// `lock` holds outside_mutex_. As long as it is held afterwards, no OutsideCall is under way.
     void await_outside_calls(std::unique_lock<std::mutex>& lock);

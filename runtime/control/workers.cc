@@ -48,6 +48,16 @@ void require_offered(const WorkerConfig& worker, Device& device) {
 
 }  // namespace
 
+CompletionChannel* RuntimeState::make_worker_objects(DeviceSlot& device, std::uint32_t index,
+                                                     const WorkerSlot& worker) {
+    ThreadDomain* const domain =
+        device.domains.emplace(index, device.device->create_thread_domain()).first->second.get();
+    if (!worker.bell.valid()) {
+        return nullptr;
+    }
+    return device.channels.emplace(index, device.device->create_channel(domain)).first->second.get();
+}
+
 void RuntimeState::start_worker(const WorkerConfig& worker_config, std::uint32_t index) {
     for (const auto& device : devices_) {
         require_offered(worker_config, *device->device);
@@ -75,11 +85,8 @@ void RuntimeState::start_worker(const WorkerConfig& worker_config, std::uint32_t
         *slot->worker, worker_config.name, counters, [this](std::uint32_t looks) { platform->wait_for_worker(looks); },
         [this] { return platform->now(); });
     for (const auto& device : devices_) {
-        ThreadDomain* domain =
-            device->domains.emplace(index, device->device->create_thread_domain()).first->second.get();
-        if (sleeps) {
-            slot->worker->add_channel(
-                *device->channels.emplace(index, device->device->create_channel(domain)).first->second);
+        if (CompletionChannel* const channel = make_worker_objects(*device, index, *slot)) {
+            slot->worker->add_channel(*channel);
         }
     }
     WorkerSlot& worker = *slot;

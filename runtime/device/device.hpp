@@ -33,6 +33,7 @@
 #include "device/send_queue_lines.hpp"
 #include "pollcore/counters.hpp"
 #include "pollcore/error.hpp"
+#include "pollcore/memory.hpp"
 
 namespace pollcore {
 
@@ -189,6 +190,9 @@ public:
     /// `iova` is the address that work requests and peers use; ibv_reg_mr_iova(3). An Error names `iova` and not
     /// `addr`: the error may be sent to another process, which must not learn an address of this process.
     [[nodiscard]] virtual ibv_mr* register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
+                                                  int access) = 0;
+    /// ibv_reg_dmabuf_mr(3).
+    [[nodiscard]] virtual ibv_mr* register_dmabuf(ibv_pd* pd, const DmabufRange& range, std::uint64_t iova,
                                                   int access) = 0;
     /// Makes a memory window that is not bound. ibv_alloc_mw(3).
     [[nodiscard]] virtual ibv_mw* create_mw(ibv_pd* pd, ibv_mw_type type) = 0;

@@ -246,6 +246,12 @@ MemoryRegion Context::register_memory_at(std::uint64_t iova, void* data, std::si
     return {control_, control().register_memory(data, bytes, iova, access, device, id_of(pd))};
 }
 
+MemoryRegion Context::register_dmabuf(const DmabufRange& range, std::uint64_t iova, Access access,
+                                      const std::string& device, const ProtectionDomain* pd) {
+    require_bytes(range.bytes);
+    return {control_, control().register_dmabuf(range, iova, access, device, id_of(pd))};
+}
+
 MemoryWindow Context::create_memory_window(const Session& session, WindowType type, const std::string& device,
                                            const ProtectionDomain* pd) {
     return {control_, control().create_window(id_of(&session, "a memory window"), type, device, id_of(pd)), type};

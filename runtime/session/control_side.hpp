@@ -215,6 +215,8 @@ public:
     [[nodiscard]] virtual RegionInfo allocate(std::size_t bytes, Access access, const std::string& device, PdId pd) = 0;
     [[nodiscard]] virtual RegionInfo register_memory(void* data, std::size_t bytes, std::uint64_t iova, Access access,
                                                      const std::string& device, PdId pd) = 0;
+    [[nodiscard]] virtual RegionInfo register_dmabuf(const DmabufRange& range, std::uint64_t iova, Access access,
+                                                     const std::string& device, PdId pd) = 0;
     virtual void deregister(std::uint64_t region) = 0;
     [[nodiscard]] virtual MwHandle create_window(std::uint32_t session, WindowType type, const std::string& device,
                                                  PdId pd) = 0;

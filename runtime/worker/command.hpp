@@ -14,6 +14,7 @@
 
 namespace pollcore {
 
+class CompletionChannel;
 class WorkerCq;
 class WorkerPool;
 class WorkerQp;
@@ -43,6 +44,15 @@ struct AddSession {
 struct RemoveSession {
     std::uint32_t index;
     bool abandoned;
+};
+
+/// From now on the worker waits for events of the channel too when it sleeps.
+struct AddChannel {
+    CompletionChannel* channel;
+};
+/// The channel's CQs are removed, so the worker forgets the channel.
+struct RemoveChannel {
+    CompletionChannel* channel;
 };
 
 struct AddCq {
@@ -178,10 +188,10 @@ struct FindWindow {
     MwHandle window;
 };
 
-using Any =
-    std::variant<AddSession, RemoveSession, AddCq, RemoveCq, LoseCq, AddQp, ParkQp, UnparkQp, RetireQp, ForgetQp,
-                 RenewQp, LoseQp, StartFlow, AddSrq, RetireSrq, LoseSrq, ForgetSrq, AddPool, RemovePool, AddAh,
-                 RemoveAh, AddWindow, RemoveWindow, AddRegion, RemoveRegion, FindKey, FindAh, FindWindow>;
+using Any = std::variant<AddSession, RemoveSession, AddChannel, RemoveChannel, AddCq, RemoveCq, LoseCq, AddQp, ParkQp,
+                         UnparkQp, RetireQp, ForgetQp, RenewQp, LoseQp, StartFlow, AddSrq, RetireSrq, LoseSrq,
+                         ForgetSrq, AddPool, RemovePool, AddAh, RemoveAh, AddWindow, RemoveWindow, AddRegion,
+                         RemoveRegion, FindKey, FindAh, FindWindow>;
 
 }  // namespace command
 

@@ -91,7 +91,17 @@ void Worker::remove(WorkerSession& session) noexcept {
     turn_.answers.answer(session.closing_command(), AnswerKind::done, index);
 }
 
-// ---- CQs ----
+// ---- Channels and CQs ----
+
+Worker::Result Worker::carry_out(std::uint64_t, const command::AddChannel& what) {
+    sleeper_.add(*what.channel);
+    return Answered{};
+}
+
+Worker::Result Worker::carry_out(std::uint64_t, const command::RemoveChannel& what) {
+    sleeper_.remove(*what.channel);
+    return Answered{};
+}
 
 Worker::Result Worker::carry_out(std::uint64_t, const command::AddCq& what) {
     make_room_to_tell();

@@ -34,17 +34,11 @@ public:
 /// On return the worker is awake. `now` is the clock of Worker::step().
 template <class Now>
 void sleep_until_woken(Worker& worker, const std::atomic<bool>& stop, IdleWays& ways, Now now) noexcept {
-    std::array<pollfd, kDevicesMax + 2> fds{};
     bool rung = false;
     do {
-        std::size_t n = 0;
-        fds[n++] = {.fd = worker.bell(), .events = POLLIN, .revents = 0};
-        fds[n++] = {.fd = worker.visitors(), .events = POLLIN, .revents = 0};
-        for (const CompletionChannel* channel : worker.channels()) {
-            fds[n++] = {.fd = channel->fd(), .events = POLLIN, .revents = 0};
-        }
+        const std::span<pollfd> fds = worker.descriptors();
         worker.begin_wait();
-        ways.wait({fds.data(), n}, worker.look_again_ns(), worker.look_every_ns());
+        ways.wait(fds, worker.look_again_ns(), worker.look_every_ns());
         worker.end_wait(now());
         rung = fds[0].revents != 0 && drain_event(worker.bell());
         rung = (fds[1].revents != 0 && visitor_came(worker.visitors())) || rung;

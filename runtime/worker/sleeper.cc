@@ -18,6 +18,26 @@ constexpr std::uint32_t kEventsPerLook = 64;
 
 }  // namespace
 
+void Sleeper::add(CompletionChannel& channel) {
+    descriptors_.resize(kOwnDescriptors + channels_.size() + 1);
+    channels_.push_back(&channel);
+}
+
+void Sleeper::remove(const CompletionChannel& channel) noexcept {
+    std::erase(channels_, &channel);
+}
+
+std::span<pollfd> Sleeper::descriptors() noexcept {
+    std::size_t n = 0;
+    const auto watch = [&](int fd) { descriptors_[n++] = {.fd = fd, .events = POLLIN, .revents = 0}; };
+    watch(turn_.options.bell);
+    watch(turn_.options.visitors);
+    for (const CompletionChannel* channel : channels_) {
+        watch(channel->fd());
+    }
+    return {descriptors_.data(), n};
+}
+
 bool Sleeper::has(const CompletionChannel* channel) const noexcept {
     return std::find(channels_.begin(), channels_.end(), channel) != channels_.end();
 }

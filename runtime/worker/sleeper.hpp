@@ -5,6 +5,8 @@
 // Thread safety: only the worker's thread uses it, but any thread may call knock().
 #pragma once
 
+#include <poll.h>
+
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -20,11 +22,13 @@ class Sleeper {
 public:
     Sleeper(Turn& turn, const Tables& tables) : turn_(turn), tables_(tables) {}
 
-    /// Adds the channel of a device. Called for each device, before any other function. The channel must outlive the
-    /// worker.
-    void add_channel(CompletionChannel& channel) { channels_.push_back(&channel); }
-    [[nodiscard]] std::span<CompletionChannel* const> channels() const noexcept { return channels_; }
+    /// Adds the channel of a device. If std::bad_alloc is thrown, nothing has changed.
+    void add(CompletionChannel& channel);
+    /// The channel's CQs must have been removed.
+    void remove(const CompletionChannel& channel) noexcept;
     [[nodiscard]] bool has(const CompletionChannel* channel) const noexcept;
+    /// For poll(2): the worker's bell, its visitors, and the channels. Valid until a channel is added or removed.
+    [[nodiscard]] std::span<pollfd> descriptors() noexcept;
 
     /// Takes pending events, and arms each CQ that has not failed, so that its next completion raises an event. Returns
     /// false if a CQ could not be armed.
@@ -51,6 +55,8 @@ private:
     Turn& turn_;
     const Tables& tables_;
     std::vector<CompletionChannel*> channels_;
+    static constexpr std::size_t kOwnDescriptors = 2;                         // the bell and the visitors
+    std::vector<pollfd> descriptors_ = std::vector<pollfd>(kOwnDescriptors);  // memory for descriptors()
     SleepWord command_sleep_;  // set while the worker sleeps; reset by the thread that writes a command
     bool slept_ = false;       // the worker has fallen asleep, and has not woken up yet
 };

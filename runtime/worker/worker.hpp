@@ -17,6 +17,8 @@
 //     before they change anything. If there is no memory, the worker answers `no_memory` (D29).
 #pragma once
 
+#include <poll.h>
+
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -55,10 +57,10 @@ public:
     // 3. It looks once more, at one burst of each CQ, the submission rings, the command ring, and memory that peers
     //    write. If anything came earlier, this look finds something (I8). Otherwise the worker's thread waits.
 
-    /// Adds the channel of a device. Called for each device, before any other function. The channel must outlive the
-    /// worker.
-    void add_channel(CompletionChannel& channel) { sleeper_.add_channel(channel); }
-    [[nodiscard]] std::span<CompletionChannel* const> channels() const noexcept { return sleeper_.channels(); }
+    /// Adds the channel of a device before the worker's thread starts. The channel must outlive the worker.
+    void add_channel(CompletionChannel& channel) { sleeper_.add(channel); }
+    /// For poll(2), before a wait: first bell(), then visitors(), then the channels.
+    [[nodiscard]] std::span<pollfd> descriptors() noexcept { return sleeper_.descriptors(); }
     [[nodiscard]] int bell() const noexcept { return turn_.options.bell; }
     /// A descriptor that is readable if an attached process has signaled the eventfd of one of its sessions.
     [[nodiscard]] int visitors() const noexcept { return turn_.options.visitors; }
@@ -133,6 +135,8 @@ private:
     using Result = std::optional<Answered>;  ///< empty: the worker answers the command later
     Result carry_out(std::uint64_t id, const command::AddSession& what);
     Result carry_out(std::uint64_t id, const command::RemoveSession& what);
+    Result carry_out(std::uint64_t id, const command::AddChannel& what);
+    Result carry_out(std::uint64_t id, const command::RemoveChannel& what);
     Result carry_out(std::uint64_t id, const command::AddCq& what);
     Result carry_out(std::uint64_t id, const command::RemoveCq& what);
     Result carry_out(std::uint64_t id, const command::LoseCq& what);

@@ -130,6 +130,12 @@ void WorkerProxy::remove_session(std::uint32_t index, bool abandoned) {
 std::uint64_t WorkerProxy::begin_removing_session(std::uint32_t index, bool abandoned) {
     return begin(command::RemoveSession{index, abandoned});
 }
+void WorkerProxy::add_channel(CompletionChannel& channel) {
+    call(command::AddChannel{&channel});
+}
+void WorkerProxy::remove_channel(CompletionChannel& channel) {
+    call(command::RemoveChannel{&channel});
+}
 void WorkerProxy::add_cq(std::uint32_t index, WorkerCq& cq) {
     call(command::AddCq{&cq, index});
 }

@@ -47,6 +47,10 @@ public:
     /// Begins to remove the session and does not wait. Returns the command's number, for answered().
     [[nodiscard]] std::uint64_t begin_removing_session(std::uint32_t index, bool abandoned);
     [[nodiscard]] bool answered(std::uint64_t command) { return take_answer(command).has_value(); }
+    /// For a worker that may sleep.
+    void add_channel(CompletionChannel& channel);
+    /// The channel's CQs must have been removed. Afterwards the worker does not use the channel.
+    void remove_channel(CompletionChannel& channel);
     void add_cq(std::uint32_t index, WorkerCq& cq);
     void remove_cq(std::uint32_t index);
     /// Called when the CQ's device is lost, after lose() was called for each queue pair of the CQ.

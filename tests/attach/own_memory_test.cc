@@ -22,11 +22,13 @@
 
 #include <gtest/gtest.h>
 #include <rdma/ib_user_verbs.h>
+#include <rdma/rdma_user_rxe.h>
 
 #include "attach/daemon_fixture.hpp"
 #include "base/uverbs_command.hpp"
 #include "native_queue_pair.hpp"
 #include "patient.hpp"
+#include "thread_calls.hpp"
 
 namespace pollcore::test {
 namespace {
@@ -76,6 +78,29 @@ protected:
         }
     }
 };
+
+/// Resizes a CQ of the daemon by the descriptor, maps the new queue, and writes over it. Returns whether that was
+/// possible.
+bool resize_and_overwrite(int command, std::uint32_t driver, std::uint32_t cq) {
+    const ib_uverbs_resize_cq asked{.cq_handle = cq, .cqe = 512};
+    ib_uverbs_resize_cq_resp answer{};
+    rxe_resize_cq_resp made{};
+    if (uverbs_write(driver, IB_USER_VERBS_CMD_RESIZE_CQ)
+            .in(UVERBS_ATTR_CORE_IN, asked)
+            .out(UVERBS_ATTR_CORE_OUT, answer)
+            .out(UVERBS_ATTR_UHW_OUT, made)
+            .send(command) != 0) {
+        return false;
+    }
+    void* const queue =
+        ::mmap(nullptr, made.mi.size, PROT_READ | PROT_WRITE, MAP_SHARED, command, static_cast<off_t>(made.mi.offset));
+    if (queue == MAP_FAILED) {
+        return false;
+    }
+    std::memset(queue, 0xa5, made.mi.size);
+    ::munmap(queue, made.mi.size);
+    return true;
+}
 
 /// An attached process's side, and a peer of plain libibverbs that is connected to it.
 struct Ends {
@@ -139,6 +164,9 @@ TEST_F(OwnMemoryTest, IsRegisteredWhereverItLies) {
     const auto heap = std::make_unique<std::byte[]>(90000);
     void* const mapped = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ASSERT_NE(mapped, MAP_FAILED);
+    constexpr std::size_t kHuge = 2 << 20;
+    void* const huge = ::mmap(nullptr, kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+    ASSERT_NE(huge, MAP_FAILED) << "this test needs a hugepage of 2 MiB";
     const struct {
         const char* what;
         std::byte* data;
@@ -146,7 +174,8 @@ TEST_F(OwnMemoryTest, IsRegisteredWhereverItLies) {
     } all[] = {{"stack", on_stack, sizeof(on_stack)},
                {"static", in_static, sizeof(in_static)},
                {"heap", heap.get() + 13, 80000},
-               {"shared mapping", static_cast<std::byte*>(mapped), kBytes}};
+               {"shared mapping", static_cast<std::byte*>(mapped), kBytes},
+               {"hugepage", static_cast<std::byte*>(huge), kHuge}};
     for (const auto& one : all) {
         SCOPED_TRACE(one.what);
         MemoryRegion region = ends.daemon.register_memory(one.data, one.bytes, Access::all());
@@ -160,6 +189,7 @@ TEST_F(OwnMemoryTest, IsRegisteredWhereverItLies) {
         ends.expect_both_ways(allocated, allocated.data());
     }
     ::munmap(mapped, kBytes);
+    ::munmap(huge, kHuge);
     EXPECT_TRUE(ends.daemon.stop());
 }
 
@@ -216,12 +246,30 @@ TEST_F(OwnMemoryTest, NeedsTheOperatorsPermissionAndTheProcesssLimit) {
     });
 }
 
-TEST_F(OwnMemoryTest, AWorkerThatMaySleepDoesNotServeIt) {
+// The worker must learn of the events of each process's device.
+TEST_F(OwnMemoryTest, AWorkerThatSleepsServesIt) {
     config_.workers[0].idle = IdlePolicy::event;
     Process daemon = start_daemon();
-    expect_error(EOPNOTSUPP, [&] { Attachment attachment(options()); });
-    Attachment plain(patient({.path = socket()}));
-    EXPECT_TRUE(plain.stop());
+    for (int round = 0; round < 2; ++round) {
+        Ends one(options(), device());
+        Ends other(options(), device());
+        for (Ends* ends : {&one, &other, &one}) {
+            std::vector<std::byte> heap(kBytes);
+            const MemoryRegion region = ends->daemon.register_memory(heap.data(), heap.size(), Access::all());
+            ends->expect_both_ways(region, heap.data());
+            std::this_thread::sleep_for(20ms);  // the worker falls asleep
+            EXPECT_EQ(ends->session.try_submit({.tag = 1,
+                                                .sge = region.sge(0, 64),
+                                                .qp = ends->qp.handle(),
+                                                .opcode = Opcode::recv,
+                                                .num_sge = 1}),
+                      Refusal::none);
+            std::this_thread::sleep_for(20ms);
+            ends->peer.post_send(IBV_WR_SEND, 64);  // its completion alone can wake the worker
+            EXPECT_EQ(ends->peer.poll().status, IBV_WC_SUCCESS);
+            EXPECT_EQ(ends->await().status, Status::success);
+        }
+    }
 }
 
 // The kernel keeps the daemon's queue pairs as long as anybody has a copy of the descriptor.
@@ -283,11 +331,23 @@ TEST_F(OwnMemoryTest, AForkedChildHasNoCopyOfTheDescriptor) {
     EXPECT_TRUE(attachment.register_memory(heap.data(), heap.size(), Access::all()).valid());
 }
 
-// A process does what it can by the descriptor, and only harms itself.
+// A process does what it can by the descriptor, and only harms itself. The worker spins. It makes no system calls but
+// to post to Soft-RoCE, and it never waits.
 TEST_F(OwnMemoryTest, WhoDestroysTheDaemonsObjectsHarmsNobodyElse) {
+    config_.workers[0].idle = IdlePolicy::spin;
     Process daemon = start_daemon();
     Witness witness(socket());
     ASSERT_TRUE(witness.checks_more_than(10));
+    const pid_t worker = thread_of(daemon.pid(), "pollcore-w0");
+    constexpr std::uint64_t kChecks = 300;
+    const auto calls_for_checks = [&](const ThreadCalls& counted, std::uint64_t since) {
+        EXPECT_TRUE(witness.checks_more_than(since + kChecks)) << daemon.err();
+        EXPECT_EQ(counted.waits(), 0u);
+        return static_cast<double>(counted.calls()) / static_cast<double>(witness.checked() - since);
+    };
+    const ThreadCalls before_attacks(worker);
+    const double usual = calls_for_checks(before_attacks, witness.checked());
+    ASSERT_GT(usual, 0);
     const struct {
         const char* what;
         std::uint32_t command;  // 0: all of them
@@ -298,10 +358,13 @@ TEST_F(OwnMemoryTest, WhoDestroysTheDaemonsObjectsHarmsNobodyElse) {
                    {"MR", IB_USER_VERBS_CMD_DEREG_MR},
                    {"PD", IB_USER_VERBS_CMD_DEALLOC_PD},
                    {"QP, by moving it to RESET", IB_USER_VERBS_CMD_MODIFY_QP},
+                   {"CQ, by resizing it and writing to the new one", IB_USER_VERBS_CMD_RESIZE_CQ},
                    {"all", 0}};
     for (const auto& attack : attacks) {
         SCOPED_TRACE(attack.what);
         const std::set<int> before = open_descriptors();
+        const ThreadCalls counted(worker);
+        const std::uint64_t from = witness.checked();
         {
             Attachment attachment(options());
             const std::vector<int> commands = uverbs_since(before);
@@ -311,10 +374,10 @@ TEST_F(OwnMemoryTest, WhoDestroysTheDaemonsObjectsHarmsNobodyElse) {
             const MemoryRegion own = attachment.register_memory(heap.data(), heap.size(), Access::all());
             Session session = attachment.open_session();
             SharedReceiveQueue srq = attachment.create_shared_receive_queue({.session = &session, .depth = 16});
-            const auto shape = [&](const SharedReceiveQueue* from) {
+            const auto shape = [&](const SharedReceiveQueue* shared) {
                 return QueuePairOptions{.shares = {{.session = &session, .send_depth = 16}},
                                         .recv_depth = 16,
-                                        .srq = from,
+                                        .srq = shared,
                                         .remote_access = RemoteAccess::all()};
             };
             QueuePair a = attachment.create_queue_pair(shape(nullptr));
@@ -326,17 +389,18 @@ TEST_F(OwnMemoryTest, WhoDestroysTheDaemonsObjectsHarmsNobodyElse) {
             const AddressHandle ah = attachment.create_address_handle(info_a);
 
             std::uint32_t driver = 0;
-            const ib_uverbs_dereg_mr nothing{.mr_handle = 0xffffffff};
-            while (uverbs_command<ib_uverbs_dereg_mr, std::byte>(commands[0], driver, IB_USER_VERBS_CMD_DEREG_MR,
-                                                                 nothing, nullptr) == EINVAL) {
+            while (uverbs_dereg_mr(commands[0], driver, 0xffffffff) == EINVAL) {
                 ++driver;
             }
             int destroyed = 0;
             for (std::uint32_t i = 0; i < 128; ++i) {
                 const std::uint32_t handle = i % 64;  // twice, because some objects are in use by others at first
-                const auto destroy = [&](std::uint32_t command, const auto& body, auto* answer) {
+                const auto destroy = [&](std::uint32_t command, const auto& body, auto&... answer) {
                     if (attack.command == command || attack.command == 0) {
-                        destroyed += uverbs_command(commands[0], driver, command, body, answer) == 0;
+                        UverbsRequest request = uverbs_write(driver, command);
+                        request.in(UVERBS_ATTR_CORE_IN, body);
+                        (request.out(UVERBS_ATTR_CORE_OUT, answer), ...);
+                        destroyed += request.send(commands[0]) == 0;
                     }
                 };
                 ib_uverbs_destroy_qp_resp qp_gone{};
@@ -346,14 +410,16 @@ TEST_F(OwnMemoryTest, WhoDestroysTheDaemonsObjectsHarmsNobodyElse) {
                 to_reset.qp_handle = handle;
                 to_reset.attr_mask = IBV_QP_STATE;
                 to_reset.qp_state = IBV_QPS_RESET;
-                std::byte* const nothing_back = nullptr;
-                destroy(IB_USER_VERBS_CMD_MODIFY_QP, to_reset, nothing_back);
-                destroy(IB_USER_VERBS_CMD_DESTROY_QP, ib_uverbs_destroy_qp{.qp_handle = handle}, &qp_gone);
-                destroy(IB_USER_VERBS_CMD_DESTROY_SRQ, ib_uverbs_destroy_srq{.srq_handle = handle}, &srq_gone);
-                destroy(IB_USER_VERBS_CMD_DESTROY_CQ, ib_uverbs_destroy_cq{.cq_handle = handle}, &cq_gone);
-                destroy(IB_USER_VERBS_CMD_DESTROY_AH, ib_uverbs_destroy_ah{.ah_handle = handle}, nothing_back);
-                destroy(IB_USER_VERBS_CMD_DEREG_MR, ib_uverbs_dereg_mr{.mr_handle = handle}, nothing_back);
-                destroy(IB_USER_VERBS_CMD_DEALLOC_PD, ib_uverbs_dealloc_pd{.pd_handle = handle}, nothing_back);
+                if (attack.command == IB_USER_VERBS_CMD_RESIZE_CQ) {
+                    destroyed += resize_and_overwrite(commands[0], driver, handle);
+                }
+                destroy(IB_USER_VERBS_CMD_MODIFY_QP, to_reset);
+                destroy(IB_USER_VERBS_CMD_DESTROY_QP, ib_uverbs_destroy_qp{.qp_handle = handle}, qp_gone);
+                destroy(IB_USER_VERBS_CMD_DESTROY_SRQ, ib_uverbs_destroy_srq{.srq_handle = handle}, srq_gone);
+                destroy(IB_USER_VERBS_CMD_DESTROY_CQ, ib_uverbs_destroy_cq{.cq_handle = handle}, cq_gone);
+                destroy(IB_USER_VERBS_CMD_DESTROY_AH, ib_uverbs_destroy_ah{.ah_handle = handle});
+                destroy(IB_USER_VERBS_CMD_DEREG_MR, ib_uverbs_dereg_mr{.mr_handle = handle});
+                destroy(IB_USER_VERBS_CMD_DEALLOC_PD, ib_uverbs_dealloc_pd{.pd_handle = handle});
             }
             // These cannot be destroyed before the queue pairs that use them.
             const bool in_use = attack.command == IB_USER_VERBS_CMD_DEALLOC_PD ||
@@ -370,9 +436,11 @@ TEST_F(OwnMemoryTest, WhoDestroysTheDaemonsObjectsHarmsNobodyElse) {
                                           .flags = kSignaled,
                                           .num_sge = 1});
             }
-            std::this_thread::sleep_for(20ms);
-            EXPECT_TRUE(witness.checks_more_than(witness.checked() + 10));
+            EXPECT_TRUE(witness.checks_more_than(witness.checked() + 100));
         }
+        // The attacker's own requests, and what ends its queue pairs.
+        constexpr double kAttackersCalls = 64;
+        EXPECT_LE(calls_for_checks(counted, from), 2 * usual + kAttackersCalls / kChecks) << "usual: " << usual;
         EXPECT_TRUE(witness.checks_more_than(witness.checked() + 10)) << daemon.err();
         Attachment next(options());  // the daemon serves others as before
         std::vector<std::byte> heap(kBytes);

@@ -1,8 +1,12 @@
 // Memory regions: who owns the memory, which access a region gives, and when it may be deregistered.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <functional>
 #include <string>
 
+#include "base/unique_fd.hpp"
 #include "fixture.hpp"
 
 namespace pollcore::testing {
@@ -23,6 +27,51 @@ TEST_F(MemoryRegions, OfTheProgramsOwnWorkLikeAllocatedOnes) {
     EXPECT_EQ(std::memcmp(remote.data() + 20000, mine.data(), mine.size()), 0);
     region.deregister();
     EXPECT_FALSE(region.valid());
+}
+
+// The model of an mlx5 HCA takes any file that can be mapped for a dma-buf. rxe and the software device take none.
+TEST_F(MemoryRegions, OfADmabuf) {
+    connect_pair();
+    constexpr std::size_t kPage = 4096;
+    const UniqueFd file(::memfd_create("stands for a dma-buf", MFD_CLOEXEC));
+    ASSERT_TRUE(file.valid());
+    ASSERT_EQ(::ftruncate(file.get(), 4 * kPage), 0);
+    std::vector<std::byte> written(kPage, std::byte{0x5a});
+    ASSERT_EQ(::pwrite(file.get(), written.data(), kPage, kPage), static_cast<ssize_t>(kPage));
+    const DmabufRange range{.fd = file.get(), .offset = kPage, .bytes = 2 * kPage};
+    if (!test::Mlx5Model::is_there() || attached_tests()) {
+        try {
+            (void)runtime.register_dmabuf(range, 16 * kPage, Access::all());
+            FAIL() << "was registered";
+        } catch (const Error& error) {
+            // A NIC's driver takes dma-bufs, but this file is none.
+            EXPECT_TRUE(error.code() == std::errc::operation_not_supported ||
+                        TestDevice::get().provider == TestDevice::Provider::mlx5)
+                << error.what();
+        }
+        return;
+    }
+    MemoryRegion region = runtime.register_dmabuf(range, 16 * kPage, Access::all());
+    EXPECT_EQ(region.data(), nullptr);
+    EXPECT_EQ(region.addr(), 16 * kPage);
+    EXPECT_EQ(region.size(), 2 * kPage);
+    WorkRequest request = rdma(Opcode::rdma_write, 1, 0);
+    request.sge = region.sge(0, kPage);
+    submit(request);
+    EXPECT_EQ(await_one().status, Status::success);
+    EXPECT_EQ(std::memcmp(remote.data(), written.data(), kPage), 0);
+    std::memset(remote.data(), 0x66, kPage);
+    request = rdma(Opcode::rdma_read, 2, 0);
+    request.sge = region.sge(kPage, kPage);
+    submit(request);
+    EXPECT_EQ(await_one().status, Status::success);
+    std::vector<std::byte> read(kPage);
+    ASSERT_EQ(::pread(file.get(), read.data(), kPage, 2 * kPage), static_cast<ssize_t>(kPage));
+    EXPECT_EQ(std::memcmp(remote.data(), read.data(), kPage), 0);
+    region.deregister();
+    EXPECT_THROW((void)runtime.register_dmabuf(range, 16 * kPage + 1, Access::all()),
+                 Error);  // not the place in a page
+    EXPECT_THROW((void)runtime.register_dmabuf({.fd = -1, .offset = kPage, .bytes = kPage}, kPage, {}), Error);
 }
 
 TEST_F(MemoryRegions, AreNotDeregisteredWhileWorkThatNamesThemIsInFlight) {

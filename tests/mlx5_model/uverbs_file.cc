@@ -159,6 +159,9 @@ int UverbsFile::carry_out(const Attributes& attributes, std::uint16_t object, st
     if (object == UVERBS_OBJECT_DEVICE && method == UVERBS_METHOD_INVOKE_WRITE) {
         return invoke_write(attributes);
     }
+    if (object == UVERBS_OBJECT_MR && method == UVERBS_METHOD_REG_DMABUF_MR) {
+        return register_dmabuf(attributes);
+    }
     if (object == MLX5_IB_OBJECT_UAR && method == MLX5_IB_METHOD_UAR_OBJ_ALLOC) {
         return allocate_uar(attributes);
     }

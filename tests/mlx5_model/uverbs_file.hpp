@@ -19,8 +19,9 @@
 
 namespace mlx5_model {
 
-/// Answers as Linux 6.1 does, but knows only the old commands (those of write(2)), and the methods of UARs. Every other
-/// method gets EPROTONOSUPPORT, so the libraries send the old command through UVERBS_METHOD_INVOKE_WRITE.
+/// Answers as Linux 6.1 does, but knows only the old commands (those of write(2)), the methods of UARs, and that which
+/// registers a dma-buf. A descriptor that can be mapped stands for a dma-buf, for example of memfd_create(2). Every
+/// other method gets EPROTONOSUPPORT, so the libraries send the old command through UVERBS_METHOD_INVOKE_WRITE.
 class UverbsFile final : public File {
 public:
     /// Returns a new descriptor, or -errno.
@@ -62,6 +63,7 @@ private:
     int allocate_pd(const Attributes& attributes);
     int deallocate_pd(const Attributes& attributes);
     int register_memory(const Attributes& attributes);
+    int register_dmabuf(const Attributes& attributes);
     int deregister_memory(const Attributes& attributes);
     int allocate_window(const Attributes& attributes);
     int deallocate_window(const Attributes& attributes);
@@ -90,7 +92,17 @@ private:
     bool polls_hooked_ = false;
     std::uint32_t next_handle_ = 1;
     std::set<std::uint32_t> pds_;
-    std::map<std::uint32_t, std::uint32_t> ahs_;  // the PD of each address handle, by handle
+    /// A mapping of a dma-buf.
+    struct Mapping {
+        void* at = nullptr;
+        std::size_t bytes = 0;
+        Mapping(void* mapped, std::size_t length) noexcept : at(mapped), bytes(length) {}
+        ~Mapping();
+        Mapping(const Mapping&) = delete;
+        Mapping& operator=(const Mapping&) = delete;
+    };
+    std::map<std::uint32_t, std::unique_ptr<Mapping>> dmabufs_;  // by the region's handle
+    std::map<std::uint32_t, std::uint32_t> ahs_;                 // the PD of each address handle, by handle
     std::map<std::uint32_t, std::shared_ptr<CompletionQueue>> cqs_;
     std::map<std::uint32_t, std::shared_ptr<QueuePair>> qps_;
     std::map<std::uint32_t, Srq> srqs_;

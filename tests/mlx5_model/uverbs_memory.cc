@@ -1,6 +1,7 @@
 // Makes and destroys protection domains, regions, windows and address handles, as the kernel does.
 #include <endian.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -97,9 +98,62 @@ int UverbsFile::register_memory(const Attributes& attributes) {
     return 0;
 }
 
+UverbsFile::Mapping::~Mapping() {
+    ::munmap(at, bytes);
+}
+
+int UverbsFile::register_dmabuf(const Attributes& attributes) {
+    const ib_uverbs_attr* const pd = attributes.find(UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE);
+    const ib_uverbs_attr* const fd = attributes.find(UVERBS_ATTR_REG_DMABUF_MR_FD);
+    ib_uverbs_attr* const handle = attributes.find(UVERBS_ATTR_REG_DMABUF_MR_HANDLE);
+    const auto offset = attributes.get<std::uint64_t>(UVERBS_ATTR_REG_DMABUF_MR_OFFSET);
+    const auto length = attributes.get<std::uint64_t>(UVERBS_ATTR_REG_DMABUF_MR_LENGTH);
+    const auto iova = attributes.get<std::uint64_t>(UVERBS_ATTR_REG_DMABUF_MR_IOVA);
+    const auto access = attributes.get<std::uint32_t>(UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS);
+    if (pd == nullptr || fd == nullptr || handle == nullptr || !offset || !length || !iova || !access ||
+        !pds_.contains(static_cast<std::uint32_t>(pd->data)) || *length == 0 || *offset + *length < *offset) {
+        return EINVAL;
+    }
+    const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    if (*offset % page != *iova % page) {
+        return EINVAL;
+    }
+    struct stat status {};
+    if (::fstat(static_cast<int>(fd->data), &status) != 0) {
+        return EBADF;
+    }
+    if (static_cast<std::uint64_t>(status.st_size) < *offset + *length) {
+        return EINVAL;
+    }
+    const std::size_t bytes = *offset + *length;
+    void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, static_cast<int>(fd->data), 0);
+    if (at == MAP_FAILED) {
+        return errno;
+    }
+    auto mapping = std::make_unique<Mapping>(at, bytes);
+    const auto key =
+        hca_.keys.add_region(this, static_cast<std::uint32_t>(pd->data), reinterpret_cast<std::uintptr_t>(at) + *offset,
+                             *length, *iova, static_cast<int>(*access));
+    if (!key) {
+        return ENOMEM;
+    }
+    dmabufs_[*key >> 8] = std::move(mapping);
+    handle->data = *key >> 8;
+    attributes.put(UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, *key);
+    attributes.put(UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, *key);
+    return 0;
+}
+
 int UverbsFile::deregister_memory(const Attributes& attributes) {
     const auto request = attributes.get<ib_uverbs_dereg_mr>(UVERBS_ATTR_CORE_IN);
-    return request ? hca_.keys.remove(this, request->mr_handle, false) : EINVAL;
+    if (!request) {
+        return EINVAL;
+    }
+    const int error = hca_.keys.remove(this, request->mr_handle, false);
+    if (error == 0) {
+        dmabufs_.erase(request->mr_handle);
+    }
+    return error;
 }
 
 int UverbsFile::allocate_window(const Attributes& attributes) {

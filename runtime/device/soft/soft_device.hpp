@@ -130,6 +130,8 @@ public:
     [[nodiscard]] ibv_qp* create_qp(QpOptions& options) override;
     /// The SRQ has exactly the depth that `options` ask for.
     [[nodiscard]] ibv_srq* create_srq(SrqOptions& options) override;
+    [[nodiscard]] ibv_mr* register_dmabuf(ibv_pd* pd, const DmabufRange& range, std::uint64_t iova,
+                                          int access) override;
     [[nodiscard]] ibv_mr* register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
                                           int access) override;
     [[nodiscard]] ibv_mw* create_mw(ibv_pd* pd, ibv_mw_type type) override;

@@ -38,6 +38,10 @@ int SoftDevice::destroy(ibv_pd* pd) noexcept {
     return end(std::unique_ptr<SoftPd>(own));
 }
 
+ibv_mr* SoftDevice::register_dmabuf(ibv_pd*, const DmabufRange&, std::uint64_t, int) {
+    throw Error(EOPNOTSUPP, "a software device takes no dma-buf: map it, and register the mapping");
+}
+
 ibv_mr* SoftDevice::register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova, int access) {
     const auto refuse = [&](int error, std::string_view why) {
         return Error(error, fmt::format("cannot register {} bytes by the address {:#x} (access {:#x}) on {}: {}",

@@ -20,9 +20,8 @@ namespace {
 std::optional<std::uint32_t> find_driver(int fd) {
     constexpr std::uint32_t kDrivers = 64;
     for (std::uint32_t driver = 0; driver < kDrivers; ++driver) {
-        const ib_uverbs_dereg_mr nothing{.mr_handle = 0xffffffff};
-        if (uverbs_command<ib_uverbs_dereg_mr, std::byte>(fd, driver, IB_USER_VERBS_CMD_DEREG_MR, nothing, nullptr) !=
-            EINVAL) {
+        constexpr std::uint32_t kNone = 0xffffffff;
+        if (uverbs_dereg_mr(fd, driver, kNone) != EINVAL) {
             return driver;
         }
     }

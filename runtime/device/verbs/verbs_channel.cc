@@ -1,6 +1,7 @@
 #include "device/verbs/verbs_channel.hpp"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -28,7 +29,9 @@ VerbsChannel::VerbsChannel(ibv_context* context) : channel_(ibv_create_comp_chan
 
 VerbsChannel::~VerbsChannel() {
     if (const int error = ibv_destroy_comp_channel(channel_); error != 0) {
-        log_error("cannot destroy a completion channel, so it stays allocated: {}", std::strerror(error));
+        // libibverbs still counts a CQ that could not be destroyed. The kernel must not keep the device for it.
+        ::close(channel_->fd);
+        log_error("cannot destroy a completion channel, so its memory stays allocated: {}", std::strerror(error));
     }
 }
 

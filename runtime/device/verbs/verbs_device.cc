@@ -289,7 +289,7 @@ ibv_srq* VerbsDevice::create_srq(SrqOptions& options) {
     return srq;
 }
 
-ibv_mr* VerbsDevice::register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova, int access) {
+void VerbsDevice::check_region(std::uint64_t place, std::size_t length, std::uint64_t iova, int access) const {
     if (length > limits_.memory_region_max) {
         beyond_limit(name(), "bytes in a memory region", length, limits_.memory_region_max);
     }
@@ -300,18 +300,34 @@ ibv_mr* VerbsDevice::register_memory(ibv_pd* pd, void* addr, std::size_t length,
                                         name()));
     }
     const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-    if (reinterpret_cast<std::uintptr_t>(addr) % page != iova % page) {
+    if (place % page != iova % page) {
         throw Error(
             EINVAL,
             fmt::format("cannot register memory on RDMA device {} by the address {:#x}: it needs the memory's own "
                         "place within a page of {} bytes",
                         name(), iova, page));
     }
+}
+
+ibv_mr* VerbsDevice::register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova, int access) {
+    check_region(reinterpret_cast<std::uintptr_t>(addr), length, iova, access);
     ibv_mr* mr = ibv_reg_mr_iova(pd, addr, length, iova, static_cast<unsigned int>(access));
     if (mr == nullptr) {
         throw verbs_error(
             errno, fmt::format("cannot register {} bytes by the address {:#x} on RDMA device {} (access flags {:#x})",
                                length, iova, name(), access));
+    }
+    return mr;
+}
+
+ibv_mr* VerbsDevice::register_dmabuf(ibv_pd* pd, const DmabufRange& range, std::uint64_t iova, int access) {
+    check_region(range.offset, range.bytes, iova, access);
+    ibv_mr* mr = ibv_reg_dmabuf_mr(pd, range.offset, range.bytes, iova, range.fd, access);
+    if (mr == nullptr) {
+        const int error = errno;
+        throw verbs_error(error == EPROTONOSUPPORT ? EOPNOTSUPP : error,
+                          fmt::format("cannot register {} bytes of a dma-buf by the address {:#x} on RDMA device {}",
+                                      range.bytes, iova, name()));
     }
     return mr;
 }

@@ -50,6 +50,8 @@ public:
     [[nodiscard]] ibv_qp* create_qp(QpOptions& options) override;
     [[nodiscard]] SendQueueLines send_queue_lines(ibv_qp* qp) override;
     [[nodiscard]] ibv_srq* create_srq(SrqOptions& options) override;
+    [[nodiscard]] ibv_mr* register_dmabuf(ibv_pd* pd, const DmabufRange& range, std::uint64_t iova,
+                                          int access) override;
     [[nodiscard]] ibv_mr* register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
                                           int access) override;
     [[nodiscard]] ibv_mw* create_mw(ibv_pd* pd, ibv_mw_type type) override;
@@ -105,6 +107,8 @@ private:
 
     [[nodiscard]] ibv_qp* create_untouching_qp(ibv_pd* pd, ibv_qp_init_attr& attr);
 
+    /// Throws Error if this device takes no region of these properties. `place` is the region's place in memory.
+    void check_region(std::uint64_t place, std::size_t length, std::uint64_t iova, int access) const;
     /// The result of destroy(). `error` is what the provider has returned.
     [[nodiscard]] int destroyed(int error) const noexcept;
 
