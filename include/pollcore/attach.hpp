@@ -56,7 +56,8 @@ struct AttachOptions {
     ///
     /// On a verbs device of the kernel the daemon opens a context for this process alone, and this process registers
     /// any memory itself, wherever it lies, within its own RLIMIT_MEMLOCK. The constructor throws Error(EPERM) if the
-    /// daemon's operator does not permit that (`attach.own_memory`). Such memory takes no windows and no write ring.
+    /// daemon's operator does not permit that (`attach.own_memory`; a NIC needs the user's name there). Such memory
+    /// takes no windows and no write ring.
     ///
     /// On another device the memory must be private: from malloc, from mmap, or static variables. The library copies
     /// the pages of such memory to memory that the daemon can map, and puts that in their place. When the last region

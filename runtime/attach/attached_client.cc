@@ -220,6 +220,7 @@ AttachedClient::Clock::time_point AttachedClient::turn(int& left) {
         end_some();
     }
     left = left_in_turn_;
+    look_for_abuse();
     if (ending_ && !ended_) {
         return left <= 0 ? now : now + kSoon;
     }

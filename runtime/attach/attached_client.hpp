@@ -54,6 +54,9 @@ public:
     AttachedClient& operator=(const AttachedClient&) = delete;
 
     [[nodiscard]] const std::string& who() const noexcept { return who_; }
+    [[nodiscard]] std::uint32_t uid() const noexcept { return account_->uid(); }
+    /// The process has used a command descriptor against the daemon's objects.
+    [[nodiscard]] bool abused() const noexcept { return abused_; }
 
     enum class Taken {
         yes,
@@ -279,6 +282,8 @@ private:
     void conclude(EndingRegion& ending, const std::exception_ptr& failure);
     void conclude_errands() noexcept;
     void end_regions();
+    void look_for_abuse() noexcept;
+    void require_trusted(const SharedContext& context) const;
 
     [[nodiscard]] PdId pd_for(const std::string& device, PdId asked);
     [[nodiscard]] std::string device_name(const NameText& device) const;
@@ -309,6 +314,7 @@ private:
     bool ending_ = false;
     bool ended_ = false;
     bool abandoned_ = false;
+    bool abused_ = false;
     bool whole_ = true;
     bool closed_ = false;                   // the objects of the process have ended
     Clock::time_point drained_by_{};        // valid after `ending_` has become true

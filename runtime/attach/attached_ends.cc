@@ -341,6 +341,7 @@ bool AttachedClient::close_some() noexcept {
         attempt("a protection domain", [&, its = pd] { (void)runtime_.release_pd_here(its); });
     }
     default_pds_.clear();
+    look_for_abuse();
     for (const auto& [device, own] : std::exchange(own_devices_, {})) {
         runtime_.remove_client_device_here(own);
     }

@@ -482,6 +482,23 @@ void AttachedClient::require_may_share(const std::string& device) const {
     }
 }
 
+// With an own queue pair on the daemon's CQ, the process can choose what a completion contains. ibv_poll_cq of
+// Soft-RoCE only copies it. libmlx5 looks up the queue pair that the completion names, and may copy the completion's
+// payload to the address of a receive there: an address that this process has chosen, in the daemon's memory.
+void AttachedClient::require_trusted(const SharedContext& context) const {
+    if (context.driver_id != RDMA_DRIVER_RXE && !rights_.trusted) {
+        throw Error(EPERM,
+                    "own memory at this device needs the operator's trust, because the provider believes what the "
+                    "process writes: the operator of the daemon has to name this user (attach.own_memory)");
+    }
+}
+
+void AttachedClient::look_for_abuse() noexcept {
+    for (const auto& [device, own] : own_devices_) {
+        abused_ = abused_ || runtime_.is_client_device_abused_here(own);
+    }
+}
+
 void AttachedClient::begin(std::uint64_t id, const wire::ShareContext& asked) {
     struct Opening {
         std::unique_ptr<Device> device;
@@ -500,6 +517,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::ShareContext& asked) {
         [this, opening, &config] {
             std::unique_ptr<Device> device = runtime_.platform->open_device_to_share(config);
             if (const std::optional<SharedContext> context = device->share()) {
+                require_trusted(*context);
                 opening->context = *context;
                 opening->device = std::move(device);
             }

@@ -313,12 +313,12 @@ void AttachedState::ask_for_events() noexcept {
 
 /// Call this when no more answers arrive. Wakes all threads that wait for an answer.
 void AttachedState::lose() noexcept {
+    own_memory_.end();  // first, because a program that learns of the loss may use its memory again
     {
         const std::lock_guard lock(mutex_);
         lost_.store(true, std::memory_order_release);
         changed_.notify_all();
     }
-    own_memory_.end();
     events_.close();
 }
 

@@ -208,6 +208,9 @@ void Clients::take(Heard& heard) {
 
 void Clients::welcome(Heard& heard) {
     const std::uint32_t number = heard.number;
+    if (barred_.contains(heard.account->uid())) {
+        heard.rights.own_memory = false;
+    }
     auto own_thread = runtime_.platform->start_executor("pollcore-pin");
     const auto elsewhere = [this, number, &own = *own_thread](std::function<void()> job) {
         own.post_always([this, number, job = std::move(job)] {
@@ -242,6 +245,13 @@ void Clients::evict(std::uint32_t number, const char* what) {
     }
     count([](AttachCounts& counts) { ++counts.evicted; });
     end(number, kEndWithin, true, "evicted");
+}
+
+void Clients::bar(const Client& client) {
+    if (barred_.insert(client.attached->uid()).second) {
+        log_error("client {}: user {} gets no more contexts of its own (attach.own_memory) from this daemon",
+                  client.attached->who(), client.attached->uid());
+    }
 }
 
 void Clients::end(std::uint32_t number, std::chrono::milliseconds within, bool abandoned, std::string why) noexcept {
@@ -286,6 +296,10 @@ Clients::Clock::time_point Clients::turns(Clock::time_point now) {
             if (had_some && left <= 0) {
                 ended_most_ = number;
             }
+        }
+        if (client.attached->abused()) {
+            bar(client);
+            evict(number, "destroyed objects of the daemon, or held up their end");
         }
         if (tell) {
             client.attached->log_refusals();

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "attach/attached_client.hpp"
@@ -64,6 +65,9 @@ private:
     void take(Heard& heard);
     void welcome(Heard& heard);
     void evict(std::uint32_t number, const char* what);
+    /// The client's user gets no more contexts of its own. This bounds what its processes can leave behind at the
+    /// daemon.
+    void bar(const Client& client);
     void end(std::uint32_t number, std::chrono::milliseconds within, bool abandoned, std::string why) noexcept;
     void look_at_all();
     /// Gives each process its turn. Returns the time by which the next call is due.
@@ -91,6 +95,7 @@ private:
     // budget.
     LineBudget comings_{50};
     LineBudget evictions_{10};
+    std::set<std::uint32_t> barred_;  // users, by number
 };
 
 }  // namespace pollcore

@@ -326,28 +326,29 @@ void Connections::welcome(ForeignFd socket) {
         return refuse(ENOSPC, told_error(error).text);
     }
     watch(peer.pidfd.get(), number);
-    auto connection =
-        std::make_shared<Connection>(number, std::move(socket), who,
-                                     Rights{.net_raw = peer.net_raw, .own_memory = own_memory_.allows(peer)}, account,
-                                     Connection::Ways{.may_come =
-                                                          [this, who](int its_socket) {
-                                                              if (closed_.load(std::memory_order_acquire)) {
-                                                                  turn_away(its_socket, who, ESHUTDOWN, kStopping);
-                                                                  return false;
-                                                              }
-                                                              return true;
-                                                          },
-                                                      .hear = ways_.hear,
-                                                      .note = [this](const std::string& what) { note(what); },
-                                                      .over =
-                                                          [this](std::uint32_t its_number, const char* how) {
-                                                              {
-                                                                  const std::lock_guard over_lock(over_mutex_);
-                                                                  over_.emplace_back(its_number, how);
-                                                              }
-                                                              signal_event(wake_.get());
-                                                          }},
-                                     living_);
+    auto connection = std::make_shared<Connection>(
+        number, std::move(socket), who,
+        Rights{.net_raw = peer.net_raw, .own_memory = own_memory_.allows(peer), .trusted = own_memory_.names(peer)},
+        account,
+        Connection::Ways{.may_come =
+                             [this, who](int its_socket) {
+                                 if (closed_.load(std::memory_order_acquire)) {
+                                     turn_away(its_socket, who, ESHUTDOWN, kStopping);
+                                     return false;
+                                 }
+                                 return true;
+                             },
+                         .hear = ways_.hear,
+                         .note = [this](const std::string& what) { note(what); },
+                         .over =
+                             [this](std::uint32_t its_number, const char* how) {
+                                 {
+                                     const std::lock_guard over_lock(over_mutex_);
+                                     over_.emplace_back(its_number, how);
+                                 }
+                                 signal_event(wake_.get());
+                             }},
+        living_);
     // Enters the connection before its thread runs, because the thread may use this object until leave() is called.
     const auto entry = connections_
                            .emplace(number, Entry{.connection = connection,

@@ -152,11 +152,11 @@ AllowList::AllowList(const AttachConfig::OwnMemory& config) : all_(config.all) {
     }
 }
 
-bool AllowList::allows(const Peer& peer) const noexcept {
+bool AllowList::names(const Peer& peer) const noexcept {
     const auto in_group = [&](gid_t group) {
         return peer.gid == group || std::find(peer.groups.begin(), peer.groups.end(), group) != peer.groups.end();
     };
-    return all_ || std::find(users_.begin(), users_.end(), peer.uid) != users_.end() ||
+    return std::find(users_.begin(), users_.end(), peer.uid) != users_.end() ||
            std::any_of(groups_.begin(), groups_.end(), in_group);
 }
 

@@ -29,7 +29,8 @@ struct Peer {
 /// What a process may do beyond attaching.
 struct Rights {
     bool net_raw = false;     ///< Peer::net_raw
-    bool own_memory = false;  ///< AttachConfig::own_memory
+    bool own_memory = false;  ///< AttachConfig::own_memory permits it to this user
+    bool trusted = false;     ///< AttachConfig::own_memory names this user
 };
 
 /// Returns the process that connected `socket`, with the user and the groups that it had when it connected. Throws
@@ -43,7 +44,9 @@ public:
     /// Throws Error(EINVAL) for a user or group that this machine does not know.
     explicit AllowList(const AttachConfig& config);
     explicit AllowList(const AttachConfig::OwnMemory& config);
-    [[nodiscard]] bool allows(const Peer& peer) const noexcept;
+    [[nodiscard]] bool allows(const Peer& peer) const noexcept { return all_ || names(peer); }
+    /// The peer's user, or one of its groups, is in the list.
+    [[nodiscard]] bool names(const Peer& peer) const noexcept;
 
 private:
     bool all_ = true;

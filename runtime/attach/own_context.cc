@@ -3,11 +3,11 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include <array>
-#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include <rdma/ib_user_ioctl_verbs.h>
@@ -19,47 +19,45 @@
 namespace pollcore {
 namespace {
 
-// The open command descriptors, for the child of a fork(2). An atomic array, because the child may lock no mutex.
-constexpr std::size_t kContextsMax = 256;
-constexpr int kClosed = -1;
+constexpr int kTriesToEnd = 1000;
 
+// The open command descriptors, for the child of a fork(2).
 class OpenCommands {
 public:
     static OpenCommands& get() {
-        static OpenCommands all;
+        static OpenCommands& all = *new OpenCommands;
         return all;
     }
-    /// Throws Error(EMFILE).
-    [[nodiscard]] std::size_t add(int fd) {
-        for (std::size_t place = 0; place < kContextsMax; ++place) {
-            int none = kClosed;
-            if (fds_[place].compare_exchange_strong(none, fd, std::memory_order_relaxed)) {
-                return place;
-            }
-        }
-        throw Error(EMFILE, "this process has " + std::to_string(kContextsMax) + " contexts of its own already");
+    void add(int fd) {
+        const std::lock_guard lock(mutex_);
+        fds_.insert(fd);
     }
-    void remove(std::size_t place) noexcept { fds_[place].store(kClosed, std::memory_order_relaxed); }
+    /// Closes it. A child of a fork that comes before has closed it, too, and a later child has none.
+    void close(UniqueFd& fd) noexcept {
+        const std::lock_guard lock(mutex_);
+        fds_.erase(fd.get());
+        fd.reset();
+    }
 
 private:
     OpenCommands() {
-        for (auto& fd : fds_) {
-            fd.store(kClosed, std::memory_order_relaxed);
-        }
-        if (const int error = ::pthread_atfork(nullptr, nullptr, [] { get().close_all(); }); error != 0) {
+        // The thread that forks holds the mutex meanwhile, so that the set is whole in the child.
+        if (const int error =
+                ::pthread_atfork([] { get().mutex_.lock(); }, [] { get().mutex_.unlock(); }, [] { get().close_all(); });
+            error != 0) {
             throw Error(error, "no handler for the child of a fork");
         }
     }
-    // Relaxed: the child has one thread, and fork(2) orders the parent's writes before it.
     void close_all() noexcept {
-        for (auto& fd : fds_) {
-            if (const int open = fd.exchange(kClosed, std::memory_order_relaxed); open != kClosed) {
-                (void)::close(open);
-            }
+        for (const int fd : fds_) {
+            (void)::close(fd);
         }
+        fds_.clear();
+        mutex_.unlock();
     }
 
-    std::array<std::atomic<int>, kContextsMax> fds_;
+    std::mutex mutex_;
+    std::set<int> fds_;
 };
 
 std::uint32_t flags_of(const Access& access) noexcept {
@@ -73,7 +71,9 @@ std::uint32_t flags_of(const Access& access) noexcept {
 }  // namespace
 
 OwnContext::OwnContext(UniqueFd command, std::uint32_t driver_id)
-    : driver_id_(driver_id), command_(std::move(command)), place_(OpenCommands::get().add(command_.get())) {}
+    : driver_id_(driver_id), command_(std::move(command)) {
+    OpenCommands::get().add(command_.get());
+}
 
 OwnContext::~OwnContext() {
     end();
@@ -159,13 +159,18 @@ void OwnContext::end() noexcept {
         return;
     }
     for (const std::uint32_t handle : regions_) {
-        if (const int error = dereg_mr(handle); error != 0 && error != ENOENT) {
+        int error = dereg_mr(handle);
+        // EBUSY: another thread is in a system call that names the region.
+        for (int tries = 0; error == EBUSY && tries < kTriesToEnd; ++tries) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            error = dereg_mr(handle);
+        }
+        if (error != 0 && error != ENOENT) {
             log_error("a region of own memory does not end: {}", std::strerror(error));
         }
     }
     regions_.clear();
-    OpenCommands::get().remove(place_);
-    command_.reset();
+    OpenCommands::get().close(command_);
 }
 
 }  // namespace pollcore

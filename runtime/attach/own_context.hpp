@@ -4,7 +4,8 @@
 //
 // A copy of the descriptor keeps the context alive, and with it the daemon's queue pairs, even after the daemon's
 // death. So end() deregisters each region before it closes the descriptor: from then on no device writes to them,
-// whoever has a copy. In a forked child the descriptor is closed at once.
+// whoever has a copy. In a forked child the descriptor is closed at once. Only a child of fork(2) between the arrival
+// of the descriptor and the constructor keeps it.
 //
 // Thread safety: any thread.
 #pragma once
@@ -27,8 +28,7 @@ public:
         std::uint32_t rkey = 0;
     };
 
-    /// Takes `command`, a descriptor that close-on-exec is set for. Throws Error(EMFILE) if this process has too many
-    /// contexts.
+    /// Takes `command`, a descriptor that close-on-exec is set for.
     OwnContext(UniqueFd command, std::uint32_t driver_id);
     ~OwnContext();
     OwnContext(const OwnContext&) = delete;
@@ -56,7 +56,6 @@ private:
     const std::uint32_t driver_id_;
     std::mutex mutex_;
     UniqueFd command_;
-    std::size_t place_ = 0;  // among the descriptors that a forked child closes
     std::set<std::uint32_t> regions_;
 };
 

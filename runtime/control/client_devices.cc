@@ -3,11 +3,27 @@
 
 #include <fmt/format.h>
 
+#include "base/disposal.hpp"
 #include "base/log.hpp"
 #include "base/undo.hpp"
 #include "control/runtime_state.hpp"
 
 namespace pollcore {
+namespace {
+
+// The kernel destroys what the process has left in the context: it unpins the process's memory, and destroys queue
+// pairs that the process has made itself. This may take seconds, so no other thread waits for it.
+void close_elsewhere(std::unique_ptr<Device> device) noexcept {
+    if (device == nullptr) {
+        return;
+    }
+    Device* const closing = device.release();
+    if (!closing->must_stay()) {
+        dispose(reinterpret_cast<DisposalOwner>(closing), [closing] { delete closing; });
+    }
+}
+
+}  // namespace
 
 std::string RuntimeState::add_client_device_here(const std::string& name, std::uint32_t client,
                                                  std::unique_ptr<Device> opened) {
@@ -42,6 +58,11 @@ void RuntimeState::let_go_of_client_device_here(const std::string& name) noexcep
     if (DeviceSlot* const device = client_device_here(name); device != nullptr && device->device != nullptr) {
         device->device->let_go();
     }
+}
+
+bool RuntimeState::is_client_device_abused_here(const std::string& name) noexcept {
+    const DeviceSlot* const device = client_device_here(name);
+    return device != nullptr && device->device != nullptr && device->device->abused();
 }
 
 void RuntimeState::remove_client_device_here(const std::string& name) noexcept {
@@ -98,7 +119,7 @@ void RuntimeState::remove_client_device_here(DeviceSlot& device) noexcept {
     device.channels.clear();
     device.domains.clear();
     device.polls_logged.clear();
-    device.device.reset();
+    close_elsewhere(std::move(device.device));
     device.config = {};
     device.shared_name.clear();
     device.client = 0;

@@ -53,7 +53,10 @@ std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, st
     // step.
     slot->capacity = std::min(worker.config.cq_depth + (srq != nullptr ? srq->depth : 0), limits.cqes_max);
     slot->device_time = device_time;
-    const PollChoice poll = choose_poll(worker.config.poll, limits.extended_cqs, limits.poll, device_time);
+    const bool shared = device.client != 0;
+    // A shared CQ needs the QP number of each completion, which only ibv_poll_cq has at no extra cost.
+    const PollChoice poll =
+        choose_poll(shared ? PollVerbs::plain : worker.config.poll, limits.extended_cqs, limits.poll, device_time);
     const auto channel = device.channels.find(worker_index(worker));
     const bool events = channel != device.channels.end();
     slot->cq = UniqueCq(device.device->create_cq({.cqe = slot->capacity,
@@ -72,6 +75,7 @@ std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, st
                                                      .extended = poll.extended ? extended(slot->cq.get()) : nullptr,
                                                      .next_poll = limits.next_poll,
                                                      .device_time = device_time,
+                                                     .shared = shared,
                                                      .id = next_cq_++,
                                                      .depth = static_cast<std::uint32_t>(slot->cq->cqe),
                                                      .channel = events ? channel->second.get() : nullptr});

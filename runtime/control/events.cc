@@ -35,12 +35,55 @@ static_assert(static_cast<int>(EventType::gid_change) == IBV_EVENT_GID_CHANGE);
 static_assert(static_cast<int>(EventType::wq_fatal) == IBV_EVENT_WQ_FATAL);
 static_assert(kVerbsEventTypes == IBV_EVENT_WQ_FATAL + 1);
 
+/// The member of ibv_async_event::element that an event has.
+enum class Element : std::uint8_t { qp, cq, srq, port, other };
+
+Element element_of(ibv_event_type type) noexcept {
+    switch (type) {
+        case IBV_EVENT_QP_FATAL:
+        case IBV_EVENT_QP_REQ_ERR:
+        case IBV_EVENT_QP_ACCESS_ERR:
+        case IBV_EVENT_COMM_EST:
+        case IBV_EVENT_SQ_DRAINED:
+        case IBV_EVENT_PATH_MIG:
+        case IBV_EVENT_PATH_MIG_ERR:
+        case IBV_EVENT_QP_LAST_WQE_REACHED: return Element::qp;
+        case IBV_EVENT_CQ_ERR: return Element::cq;
+        case IBV_EVENT_SRQ_ERR:
+        case IBV_EVENT_SRQ_LIMIT_REACHED: return Element::srq;
+        case IBV_EVENT_PORT_ACTIVE:
+        case IBV_EVENT_PORT_ERR:
+        case IBV_EVENT_LID_CHANGE:
+        case IBV_EVENT_PKEY_CHANGE:
+        case IBV_EVENT_SM_CHANGE:
+        case IBV_EVENT_CLIENT_REREGISTER:
+        case IBV_EVENT_GID_CHANGE: return Element::port;
+        default: return Element::other;  // the device, or a work queue, which the runtime never makes
+    }
+}
+
+/// Another process that has the context's descriptor makes objects there, too. It chooses the pointers that their
+/// events contain. Returns true for an event of such an object: its pointer must not be followed, and it needs no
+/// acknowledgement. `cq_worker` is the worker of the event's CQ, if the runtime has made it.
+bool is_foreign(const ibv_async_event& taken, const Event& described, const WorkerSlot* cq_worker) noexcept {
+    switch (element_of(taken.event_type)) {
+        case Element::qp: return !described.qp.valid();
+        case Element::cq: return cq_worker == nullptr;
+        case Element::srq: return !described.srq.valid();
+        case Element::port: return false;
+        case Element::other: return taken.event_type == IBV_EVENT_WQ_FATAL;
+    }
+    return false;
+}
+
 }  // namespace
 
 // Every event that is taken is acknowledged (I9), but only after it was handled. Until then the event's object cannot
 // be destroyed. The application gets the event last, when everything is as the event says.
 void RuntimeState::take_async_events(DeviceSlot& device) {
-    while (device.device != nullptr) {
+    // The event loop calls again if there are more.
+    constexpr int kEventsInTurn = 64;
+    for (int turn = 0; turn < kEventsInTurn && device.device != nullptr; ++turn) {
         std::optional<ibv_async_event> taken;
         try {
             taken = device.device->next_async_event();
@@ -64,9 +107,12 @@ void RuntimeState::take_async_events(DeviceSlot& device) {
         }
         // The description contains only handles and numbers, which need no memory: an event that was taken must be
         // handled.
-        const Event event = describe(*taken);
+        const Event event = describe(device, *taken);
         const WorkerSlot* const whose_cq =
-            taken->event_type == IBV_EVENT_CQ_ERR ? worker_of_cq(taken->element.cq) : nullptr;
+            taken->event_type == IBV_EVENT_CQ_ERR ? worker_of_cq(device, taken->element.cq) : nullptr;
+        if (device.client != 0 && is_foreign(*taken, event, whose_cq)) {
+            continue;
+        }
         try {
             on_async_event(device, *taken, event);
         } catch (const std::exception& error) {
@@ -85,49 +131,37 @@ void RuntimeState::take_async_events(DeviceSlot& device) {
 }
 
 // Describes what the event concerns, by the application's handles. The names of device and worker are added later.
-// Called before anything is done about the event, because the event's object must exist.
-Event RuntimeState::describe(const ibv_async_event& taken) const noexcept {
+// Called before anything is done about the event, because the event's object must exist. Compares the event's pointer
+// only, because the pointer may be foreign (is_foreign()).
+Event RuntimeState::describe(const DeviceSlot& device, const ibv_async_event& taken) const noexcept {
     Event event{.type = static_cast<EventType>(taken.event_type)};
-    switch (taken.event_type) {
-        case IBV_EVENT_QP_FATAL:
-        case IBV_EVENT_QP_REQ_ERR:
-        case IBV_EVENT_QP_ACCESS_ERR:
-        case IBV_EVENT_COMM_EST:
-        case IBV_EVENT_SQ_DRAINED:
-        case IBV_EVENT_PATH_MIG:
-        case IBV_EVENT_PATH_MIG_ERR:
-        case IBV_EVENT_QP_LAST_WQE_REACHED:
+    switch (element_of(taken.event_type)) {
+        case Element::qp:
             for (const auto& qp : qps_) {
-                if (qp != nullptr && qp->qp.get() == taken.element.qp) {
+                if (qp != nullptr && qp->device == device.index && qp->qp.get() == taken.element.qp) {
                     event.qp = qp->handle;
                 }
             }
             break;
-        case IBV_EVENT_PORT_ACTIVE:
-        case IBV_EVENT_PORT_ERR:
-        case IBV_EVENT_LID_CHANGE:
-        case IBV_EVENT_PKEY_CHANGE:
-        case IBV_EVENT_SM_CHANGE:
-        case IBV_EVENT_CLIENT_REREGISTER:
-        case IBV_EVENT_GID_CHANGE: event.port = static_cast<std::uint8_t>(taken.element.port_num); break;
-        case IBV_EVENT_SRQ_ERR:
-        case IBV_EVENT_SRQ_LIMIT_REACHED:
+        case Element::srq:
             for (const auto& srq : srqs_) {
-                if (srq != nullptr && srq->srq.get() == taken.element.srq) {
+                if (srq != nullptr && srq->device == device.index && srq->srq.get() == taken.element.srq) {
                     event.srq = srq->handle;
                 }
             }
             break;
-        default:  // events of the device, of CQs (applications do not see CQs), and of work queues (which are not used)
-            break;
+        case Element::port: event.port = static_cast<std::uint8_t>(taken.element.port_num); break;
+        case Element::cq:  // applications do not see CQs
+        case Element::other: break;
     }
     return event;
 }
 
-const WorkerSlot* RuntimeState::worker_of_cq(const ibv_cq* verbs_cq) const noexcept {
+const WorkerSlot* RuntimeState::worker_of_cq(const DeviceSlot& device, const ibv_cq* verbs_cq) const noexcept {
     const auto has_it = [&](const auto& worker) {
-        return std::any_of(worker->cqs.begin(), worker->cqs.end(),
-                           [&](const auto& cq) { return cq != nullptr && cq->cq.get() == verbs_cq; });
+        return std::any_of(worker->cqs.begin(), worker->cqs.end(), [&](const auto& cq) {
+            return cq != nullptr && cq->device == device.index && cq->cq.get() == verbs_cq;
+        });
     };
     const auto found = std::find_if(workers_.begin(), workers_.end(), has_it);
     return found != workers_.end() ? found->get() : nullptr;
@@ -164,7 +198,10 @@ void RuntimeState::on_async_event(DeviceSlot& device, const ibv_async_event& tak
                       qp != nullptr ? qp->called() : Called{taken.element.qp->qp_num}, text);
             break;
         case IBV_EVENT_CQ_ERR:
-            log_error("device \"{}\": a completion queue overran ({})", device.config.name, text);
+            if (const auto left_out = cq_errors_.take(platform->now())) {
+                log_error("device \"{}\": a completion queue overran ({}){}", device.config.name, text,
+                          and_others(*left_out));
+            }
             break;
         case IBV_EVENT_SRQ_LIMIT_REACHED: log_debug("device \"{}\": {}", device.config.name, text); break;
         case IBV_EVENT_DEVICE_FATAL: lose_device(device); break;
@@ -423,8 +460,10 @@ void RuntimeState::replace_cq(WorkerSlot& worker, std::uint32_t index) {
     }
     cq->failed = true;
     counters.failed_cqs.add();
-    log_error("worker \"{}\": completion queue {} is of no more use; its queue pairs are closed", worker.config.name,
-              index);
+    if (const auto left_out = cq_errors_.take(platform->now())) {
+        log_error("worker \"{}\": completion queue {} is of no more use; its queue pairs are closed{}",
+                  worker.config.name, index, and_others(*left_out));
+    }
     bool all = true;
     for (const auto& qp : qps_) {
         if (qp == nullptr || workers_[qp->worker].get() != &worker || (qp->send_cq != index && qp->recv_cq != index)) {

@@ -52,20 +52,18 @@ void RuntimeState::add_flow_control(const QpSpec& spec, QpSlot& qp, std::uint32_
     ibv_pd* const pd = pds_.at(qp.pd).pd.get();
     const std::uint32_t entries = kind.entry_bytes != 0 ? std::bit_ceil(qp.send_entries) : 0;
     const std::size_t entries_bytes = std::size_t{entries} * kind.entry_bytes;
-    qp.control_block =
-        platform->allocate(sizeof(ControlBlock) + entries_bytes, device.numa_node(), "flow control of a queue pair");
-    auto* block = new (qp.control_block.data()) ControlBlock;
-    const auto at = reinterpret_cast<std::uintptr_t>(block);
-    qp.control_mr = UniqueMr(
-        device.register_memory(pd, block, sizeof(ControlBlock), at, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE),
-        {&device});
+    ControlMemory& memory = qp.control_memory;
+    memory = ControlMemory(
+        platform->allocate(sizeof(ControlBlock) + entries_bytes, device.numa_node(), "flow control of a queue pair"));
+    auto* block = new (memory.data()) ControlBlock;
+    memory.register_block(device, pd, 0, sizeof(ControlBlock), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     // If the application posts the receives itself, they may have any length.
     const PoolSlot* pool = qp.srq != nullptr ? qp.srq->pool.pool : qp.pool.pool;
     const std::uint32_t slots =
         std::max(slots_for_sges(std::max(spec.sges_max, 1u)), slots_for_inline(spec.inline_max));
     FlowParts parts{
         .block = block,
-        .block_lkey = qp.control_mr->lkey,
+        .block_lkey = memory.block().lkey,
         .waiting = WaitingRequests(std::max(send_depth, 1u), slots),
         .receives = spec.recv_depth,
         .message_max = pool != nullptr ? pool->end->message_max() : std::numeric_limits<std::uint32_t>::max(),
@@ -74,11 +72,10 @@ void RuntimeState::add_flow_control(const QpSpec& spec, QpSlot& qp, std::uint32_
         .rendezvous_buffers = qp.rendezvous.buffers,
         .ring = qp.pool.pool != nullptr ? qp.pool.pool->ring : nullptr};
     if (entries != 0) {
-        parts.entries = static_cast<std::byte*>(qp.control_block.data()) + sizeof(ControlBlock);
+        parts.entries = memory.data() + sizeof(ControlBlock);
         parts.entry_count = entries;
-        qp.entries_mr =
-            UniqueMr(device.register_memory(pd, parts.entries, entries_bytes, at + sizeof(ControlBlock), 0), {&device});
-        parts.entries_lkey = qp.entries_mr->lkey;
+        memory.register_entries(device, pd, sizeof(ControlBlock), entries_bytes, 0);
+        parts.entries_lkey = memory.entries().lkey;
     }
     parts.terms = kind.terms(parts);
     qp.end->set_flow(kind.make(*qp.end, parts));
@@ -88,9 +85,7 @@ FlowBlock RuntimeState::flow_block_of(const QpSlot& qp) noexcept {
     if (qp.flow == FlowControl::off) {
         return {};
     }
-    return {.addr = reinterpret_cast<std::uintptr_t>(qp.control_block.data()),
-            .rkey = qp.control_mr->rkey,
-            .kind = qp.flow};
+    return {.addr = qp.control_memory.addr(), .rkey = qp.control_memory.block().rkey, .kind = qp.flow};
 }
 
 void RuntimeState::start_flow_here(QpSlot& qp, const FlowBlock& peer) {

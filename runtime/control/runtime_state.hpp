@@ -276,6 +276,8 @@ public:
                                                      std::unique_ptr<Device> opened);
     /// Called when the process ends: from now on its objects on this device end, whatever it does to keep them.
     void let_go_of_client_device_here(const std::string& name) noexcept;
+    /// The process has used its descriptor against the daemon's objects (Device::abused()).
+    [[nodiscard]] bool is_client_device_abused_here(const std::string& name) noexcept;
     /// Closes a device of add_client_device_here(), on which only idle CQs are left.
     void remove_client_device_here(const std::string& name) noexcept;
     [[nodiscard]] std::uint32_t pd_handle_here(PdId pd) const { return pds_.at(pd).pd->handle; }
@@ -525,8 +527,8 @@ private:
     void tell_of_error_here(QpSlot& qp) noexcept;
     void tell_outcome_here(Attempt&& attempt) noexcept;
     void take_async_events(DeviceSlot& device);
-    [[nodiscard]] Event describe(const ibv_async_event& taken) const noexcept;
-    [[nodiscard]] const WorkerSlot* worker_of_cq(const ibv_cq* cq) const noexcept;
+    [[nodiscard]] Event describe(const DeviceSlot& device, const ibv_async_event& taken) const noexcept;
+    [[nodiscard]] const WorkerSlot* worker_of_cq(const DeviceSlot& device, const ibv_cq* verbs_cq) const noexcept;
     void on_async_event(DeviceSlot& device, const ibv_async_event& taken, const Event& event);
     [[nodiscard]] QpAndOwner with_owner(const QpSlot& qp) const noexcept;
     /// Logs a line about a queue pair, within a budget. If there is no memory for the line, it is left out and counted.
@@ -599,6 +601,7 @@ private:
     // separate budgets, so that warnings do not suppress errors.
     LineBudget qp_warnings_{10};
     LineBudget qp_errors_{10};
+    LineBudget cq_errors_{10};
     LineBudget refused_requests_{10};
 
     // Closes and resets that are under way, in the order in which they began, and where the next one goes.

@@ -19,6 +19,7 @@
 #include "base/host_memory.hpp"
 #include "base/unique_fd.hpp"
 #include "connect/connector.hpp"
+#include "control/control_memory.hpp"
 #include "control/platform.hpp"
 #include "device/device.hpp"
 #include "flow/shared_grants.hpp"
@@ -243,13 +244,9 @@ struct QpSlot {
     // (IBV_EVENT_QP_LAST_WQE_REACHED).
     bool last_wqe_reached = false;
     std::uint32_t qp_num = 0;
-    UniqueAh marker_ah;  // UD: the QP's own address, to which the marker is sent (D41)
-    // Only with flow control: the control block to which the peer writes, followed by FlowParts::entries. Freed after
-    // the queue pair.
-    HostMemory control_block;
-    UniqueMr control_mr;
-    UniqueMr entries_mr;
-    UniqueQp qp;  // null after the device was lost
+    UniqueAh marker_ah;            // UD: the QP's own address, to which the marker is sent (D41)
+    ControlMemory control_memory;  // only with flow control; destroyed after the queue pair
+    UniqueQp qp;                   // null after the device was lost
     std::unique_ptr<WorkerQp> end;
     std::uint64_t retire_command = 0;  // number of the last command that retires the queue pair at its worker
     ConnectionId connection = 0;

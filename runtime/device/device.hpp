@@ -165,12 +165,17 @@ public:
     [[nodiscard]] virtual std::uint16_t query_pkey(std::uint32_t index) = 0;
 
     /// Returns what another process needs to register memory in this context, or nothing if no kernel stands behind the
-    /// device. The other process can then destroy each object of the context. So from now on destroy() succeeds if the
-    /// object is gone already.
+    /// device. The other process can then destroy each object of the context, and put another in its place. So from now
+    /// on destroy() succeeds if the object is gone already, or if its end takes too long. What the provider has
+    /// allocated for such an object stays allocated.
     [[nodiscard]] virtual std::optional<SharedContext> share() { return std::nullopt; }
     /// After share(): from now on destroy() also succeeds if the other process keeps the object in use. The object then
     /// ends with the context, when no process has a copy of its descriptor.
     virtual void let_go() noexcept {}
+    /// The other process has destroyed an object of this context that is not its own, or holds up the end of one.
+    [[nodiscard]] virtual bool abused() const noexcept { return false; }
+    /// The end of an object was held up, and a thread may still use the device. It must never be destroyed.
+    [[nodiscard]] virtual bool must_stay() const noexcept { return false; }
 
     [[nodiscard]] virtual std::unique_ptr<ThreadDomain> create_thread_domain() = 0;
     [[nodiscard]] virtual ibv_pd* create_pd() = 0;
@@ -223,6 +228,11 @@ public:
     virtual int destroy(ibv_qp* qp) noexcept = 0;
     virtual int destroy(ibv_srq* srq) noexcept = 0;
     virtual int destroy(ibv_mr* mr) noexcept = 0;
+    /// As destroy(). Returns true only if no device reaches the region's memory from now on.
+    [[nodiscard]] virtual bool close_off(ibv_mr* mr) noexcept {
+        const int error = destroy(mr);
+        return error == 0 || error == EIO;  // EIO: the device was removed
+    }
     /// Also ends the window's binding.
     virtual int destroy(ibv_mw* window) noexcept = 0;
 

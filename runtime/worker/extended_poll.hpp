@@ -24,10 +24,11 @@ namespace pollcore {
     wc.pkey_index = 0;
 }
 
+template <bool kQpNumbers>
 [[gnu::always_inline]] inline void read_current(ibv_cq_ex& cq, bool datagrams, ibv_wc& wc) noexcept {
     wc.wr_id = cq.wr_id;
     wc.status = cq.status;
-    if (SrqWrId::names(cq.wr_id)) [[unlikely]] {
+    if (kQpNumbers || SrqWrId::names(cq.wr_id)) [[unlikely]] {
         wc.qp_num = ibv_wc_read_qp_num(&cq);
     }
     if (cq.status != IBV_WC_SUCCESS) [[unlikely]] {
@@ -50,14 +51,16 @@ namespace pollcore {
 
 /// Takes up to `most` completions (at least 1), and returns their number. Returns -1 if the CQ has failed and gives no
 /// more completions. If the CQ fails after some completions were taken, the next call returns -1. If `times` is not
-/// null, it gets the device's time of each successful completion, and 0 for each failed one.
+/// null, it gets the device's time of each successful completion, and 0 for each failed one. With `kQpNumbers`, all
+/// completions have the number of their QP; else only shared receives have it.
+template <bool kQpNumbers = false>
 [[nodiscard, gnu::always_inline]] inline int read_extended(WorkerCq& cq, int most, ibv_wc* wcs,
                                                            std::uint64_t* times) noexcept {
     ibv_cq_ex& from = *cq.options().extended;
     const bool datagrams = cq.datagram_qps() != 0;
     int taken = 0;
     const auto take = [&] {
-        read_current(from, datagrams, wcs[taken]);
+        read_current<kQpNumbers>(from, datagrams, wcs[taken]);
         if (times != nullptr) {
             times[taken] = from.status == IBV_WC_SUCCESS ? ibv_wc_read_completion_ts(&from) : 0;
         }

@@ -57,6 +57,24 @@ void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
     }
 }
 
+// The wr_id of a completion says nothing about who has made it, but the QP number does: only the worker posts to the
+// queue pairs that the worker knows.
+void Router::disown_foreign(const WorkerCq& cq, std::uint32_t n) noexcept {
+    for (std::uint32_t i = 0; i < n; ++i) {
+        ibv_wc& wc = wcs_[i];
+        const WorkerQp* qp = nullptr;
+        if (SrqWrId::names(wc.wr_id)) {
+            const WorkerSrq* const srq = tables_.find(SrqWrId::unpack(wc.wr_id).srq);
+            qp = srq != nullptr ? srq->find(wc.qp_num) : nullptr;
+        } else {
+            qp = tables_.find(WrId::unpack(wc.wr_id).qp);
+        }
+        if (qp == nullptr || qp->qp_num() != wc.qp_num || !qp->completes_on(cq)) [[unlikely]] {
+            wc.wr_id = WrId{}.pack();  // names no queue pair, so it counts as stale
+        }
+    }
+}
+
 // Routes completions of a CQ with time stamps. All of them go the general way, even those of sessions that did not
 // ask for the device's time (D37).
 [[gnu::noinline]] void Router::route_with_times(WorkerCq& cq, std::uint32_t n) noexcept {

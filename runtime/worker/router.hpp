@@ -24,6 +24,9 @@ public:
     /// Array into which a poll writes the device's times, if the CQ has them.
     [[nodiscard]] std::uint64_t* device_times() noexcept { return device_times_.data(); }
 
+    /// Marks those of the first `n` of wcs() whose queue pair is not the worker's, so that they count as stale. For a
+    /// CQ of WorkerCq::Options::shared.
+    void disown_foreign(const WorkerCq& cq, std::uint32_t n) noexcept;
     /// Routes the first `n` of wcs().
     void route(WorkerCq& cq, std::uint32_t n) noexcept;
     void route_with_times(WorkerCq& cq, std::uint32_t n) noexcept;

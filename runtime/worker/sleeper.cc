@@ -51,7 +51,7 @@ WorkerCq* Sleeper::find(const ibv_cq& cq) const noexcept {
     return nullptr;
 }
 
-bool Sleeper::arm() noexcept {
+WorkerCq* Sleeper::arm() noexcept {
     (void)take_events();  // takes the events of CQs that were armed before, so that these CQs are armed again
     for (WorkerCq* cq : tables_.polled_cqs()) {
         if (cq->failed() || cq->armed()) {
@@ -59,10 +59,10 @@ bool Sleeper::arm() noexcept {
         }
         if (!cq->arm(turn_.options.solicited_only)) {
             turn_.counters.failed_arms.add();
-            return false;
+            return cq;
         }
     }
-    return true;
+    return nullptr;
 }
 
 std::uint32_t Sleeper::take_events() noexcept {

@@ -31,8 +31,8 @@ public:
     [[nodiscard]] std::span<pollfd> descriptors() noexcept;
 
     /// Takes pending events, and arms each CQ that has not failed, so that its next completion raises an event. Returns
-    /// false if a CQ could not be armed.
-    [[nodiscard]] bool arm() noexcept;
+    /// null, or a CQ that could not be armed.
+    [[nodiscard]] WorkerCq* arm() noexcept;
     /// Takes events of all channels, and returns their number. A failed channel counts as one event. An event without a
     /// completion is normal: the worker had polled the completion before it slept.
     std::uint32_t take_events() noexcept;

@@ -88,10 +88,12 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
         if (!cq.polled()) [[unlikely]] {
             continue;
         }
-        if (cq.options().extended == nullptr) [[likely]] {
+        if (cq.plain()) [[likely]] {
             work += poll_plain(cq);
-        } else {
+        } else if (!cq.options().shared) {
             work += poll_extended(cq);
+        } else {
+            work += poll_shared(cq);
         }
     }
     if (work != 0) {
@@ -126,6 +128,17 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
         return poll_with_times(cq);
     }
     return polled(cq, read_extended(cq, static_cast<int>(turn_.options.complete_burst), router_.wcs(), nullptr), false);
+}
+
+[[gnu::noinline]] std::uint32_t Worker::poll_shared(WorkerCq& cq) noexcept {
+    const bool times = cq.options().device_time;
+    const int most = static_cast<int>(turn_.options.complete_burst);
+    const int n = times ? read_extended<true>(cq, most, router_.wcs(), router_.device_times())
+                        : ibv_poll_cq(cq.options().cq, most, router_.wcs());
+    if (n > 0) {
+        router_.disown_foreign(cq, static_cast<std::uint32_t>(n));
+    }
+    return polled(cq, n, times);
 }
 
 [[gnu::noinline]] std::uint32_t Worker::poll_with_times(WorkerCq& cq) noexcept {
@@ -215,13 +228,17 @@ bool Worker::fall_asleep(std::uint64_t now) noexcept {
     }
     sleeper_.expect_commands();
     schedule_point(SchedulePoint::arm);
-    if (sleeper_.arm() && (planted(Bug::no_last_look) || !look_again())) {
+    WorkerCq* const not_armed = sleeper_.arm();
+    if (not_armed == nullptr && (planted(Bug::no_last_look) || !look_again())) {
         turn_.counters.sleeps.add();
         turn_.counters.asleep.set(1);
         sleeper_.sleep();
         return true;
     }
     wake_up(now);
+    if (not_armed != nullptr && not_armed->options().shared) {
+        router_.fail(*not_armed);  // the process has destroyed it, and must not keep the worker awake for ever
+    }
     return false;
 }
 

@@ -112,6 +112,7 @@ private:
     std::uint32_t poll_plain(WorkerCq& cq) noexcept;
     std::uint32_t poll_extended(WorkerCq& cq) noexcept;
     std::uint32_t poll_with_times(WorkerCq& cq) noexcept;
+    std::uint32_t poll_shared(WorkerCq& cq) noexcept;
     /// Routes the `n` completions of a poll, with the device's times or without. If `n` is negative, the CQ has failed.
     std::uint32_t polled(WorkerCq& cq, int n, bool with_times) noexcept;
     std::uint32_t refill() noexcept;

@@ -22,8 +22,11 @@ public:
         ibv_cq* cq = nullptr;
         /// the extended form of `cq`, polled with ibv_start_poll (D36); null if `cq` is polled with ibv_poll_cq
         ibv_cq_ex* extended = nullptr;
-        bool next_poll = true;                 ///< DeviceLimits::next_poll (D35)
-        bool device_time = false;              ///< made with CqOptions::device_time, so `extended` is not null (D37)
+        bool next_poll = true;     ///< DeviceLimits::next_poll (D35)
+        bool device_time = false;  ///< made with CqOptions::device_time, so `extended` is not null (D37)
+        /// Another process has the context's command descriptor. With queue pairs of its own it can put completions of
+        /// any wr_id here.
+        bool shared = false;
         std::uint32_t id = 0;                  ///< the control thread's name for the CQ; never reused, unlike an index
         std::uint32_t depth = 0;               ///< number of CQEs that the CQ can hold
         CompletionChannel* channel = nullptr;  ///< the device's channel; null if the CQ raises no events
@@ -34,7 +37,8 @@ public:
         std::uint64_t taken = 0;
     };
 
-    explicit WorkerCq(const Options& options) : options_(options) {}
+    explicit WorkerCq(const Options& options)
+        : options_(options), plain_(options.extended == nullptr && !options.shared) {}
     WorkerCq(const WorkerCq&) = delete;
     WorkerCq& operator=(const WorkerCq&) = delete;
 
@@ -45,6 +49,8 @@ public:
 
     // ---- Polling ----
 
+    /// Polled by ibv_poll_cq, and all completions are of the worker's own requests.
+    [[nodiscard]] bool plain() const noexcept { return plain_; }
     [[nodiscard]] bool polled() const noexcept { return parked_ == 0 && !failed_; }
     void park() noexcept { ++parked_; }
     void unpark() noexcept { --parked_; }
@@ -108,6 +114,7 @@ public:
 
 private:
     Options options_;
+    bool plain_;
     std::uint32_t index_ = 0;
     std::uint32_t parked_ = 0;  // how many park() calls have no unpark() yet
     bool failed_ = false;

@@ -9,6 +9,7 @@
 
 #include "pollcore/handle.hpp"
 #include "pollcore/limits.hpp"
+#include "session/request_head.hpp"
 
 namespace pollcore {
 

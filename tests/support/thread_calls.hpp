@@ -30,6 +30,13 @@ inline pid_t thread_of(pid_t process, const std::string& name) {
     throw std::runtime_error("process " + std::to_string(process) + " has no thread \"" + name + "\"");
 }
 
+/// Returns the state of a thread as proc(5) has it, for example 'R' or 'S'.
+inline char state_of(pid_t thread) {
+    std::string text;
+    std::getline(std::ifstream("/proc/" + std::to_string(thread) + "/stat"), text);
+    return text.at(text.rfind(')') + 2);
+}
+
 /// Counts from its construction on. Needs tracefs, and the right to trace (perf_event_open(2)).
 class ThreadCalls {
 public:

@@ -424,13 +424,13 @@ int VerbsDevice::destroy(ibv_ah* ah) noexcept {
     return destroyed(verbs_result(ibv_destroy_ah(ah)));
 }
 int VerbsDevice::destroy(ibv_cq* cq) noexcept {
-    return destroyed(verbs_result(ibv_destroy_cq(cq)));
+    return destroy_in_time(ibv_destroy_cq, cq);
 }
 int VerbsDevice::destroy(ibv_qp* qp) noexcept {
-    return destroyed(verbs_result(ibv_destroy_qp(qp)));
+    return destroy_in_time(ibv_destroy_qp, qp);
 }
 int VerbsDevice::destroy(ibv_srq* srq) noexcept {
-    return destroyed(verbs_result(ibv_destroy_srq(srq)));
+    return destroy_in_time(ibv_destroy_srq, srq);
 }
 int VerbsDevice::destroy(ibv_mr* mr) noexcept {
     return destroyed(verbs_result(ibv_dereg_mr(mr)));

@@ -41,6 +41,8 @@ public:
 
     [[nodiscard]] std::optional<SharedContext> share() override;
     void let_go() noexcept override { let_go_ = true; }
+    [[nodiscard]] bool abused() const noexcept override { return abused_; }
+    [[nodiscard]] bool must_stay() const noexcept override { return held_up_; }
 
     [[nodiscard]] std::unique_ptr<ThreadDomain> create_thread_domain() override;
     [[nodiscard]] ibv_pd* create_pd() override;
@@ -71,6 +73,7 @@ public:
     int destroy(ibv_qp* qp) noexcept override;
     int destroy(ibv_srq* srq) noexcept override;
     int destroy(ibv_mr* mr) noexcept override;
+    [[nodiscard]] bool close_off(ibv_mr* mr) noexcept override;
     int destroy(ibv_mw* window) noexcept override;
 
     [[nodiscard]] int async_fd() const noexcept override { return context_->async_fd; }
@@ -110,11 +113,18 @@ private:
     /// Throws Error if this device takes no region of these properties. `place` is the region's place in memory.
     void check_region(std::uint64_t place, std::size_t length, std::uint64_t iova, int access) const;
     /// The result of destroy(). `error` is what the provider has returned.
-    [[nodiscard]] int destroyed(int error) const noexcept;
+    [[nodiscard]] int destroyed(int error) noexcept;
+    /// Destroys an object whose end the provider delays until all its events are acknowledged. If the context is
+    /// shared, another process decides how many there are. So another thread makes the call then, and this thread does
+    /// not wait for it for ever.
+    template <class Object>
+    [[nodiscard]] int destroy_in_time(int (*how)(Object*), Object* object) noexcept;
 
     UniqueContext context_;
     bool shared_ = false;  // share() was called
     bool let_go_ = false;  // let_go() was called
+    bool abused_ = false;
+    bool held_up_ = false;
     DeviceLimits limits_;
     int numa_node_ = -1;
     std::string firmware_;
