@@ -126,6 +126,45 @@ std::vector<Measurement> under_a_worker(const std::shared_ptr<const Provider>& p
     return all;
 }
 
+// ---- Own CQs ----
+
+// An attached process with own memory has a CQ of its own on each worker that serves it.
+std::vector<Measurement> own_cqs(const std::shared_ptr<const Provider>& provider) {
+    std::vector<Measurement> all;
+    const auto add = [&](const std::string& what, Load load) {
+        load.provider = provider;
+        all.push_back({.table = "CQs of attached processes' own, cycles on one CPU: " + provider->name(),
+                       .row = what,
+                       .columns = {"worker, per operation in bursts of 32", "worker's step that finds nothing"},
+                       .once = [made = std::shared_ptr<SteppedLoad>(), load]() mutable {
+                           if (made == nullptr) {
+                               made = std::make_shared<SteppedLoad>(load);
+                           }
+                           constexpr int kSteps = 64;  // a single step is too short for the time stamp counter
+                           SteppedLoad& its = *made;
+                           const auto parts = timed<6>(
+                               load.burst, [&] { its.prepare(); }, [&] { its.submit(); }, [&] { its.step(); },
+                               [&] {
+                                   its.poll();
+                                   its.check();
+                               },
+                               [&] {
+                                   for (int i = 0; i < kSteps; ++i) {
+                                       its.step();
+                                   }
+                               },
+                               [&] { its.settle(); });
+                           return std::vector{parts[2], parts[4] * load.burst / kSteps};
+                       }});
+    };
+    add("the daemon's CQ alone", {});
+    add("traffic on a CQ of a process's own", {.shared_cqs = true});
+    for (const std::uint32_t idle : {1u, 8u, 64u}) {
+        add("and " + std::to_string(idle) + " idle CQs", {.idle_cqs = idle});
+    }
+    return all;
+}
+
 // ---- On the application's own threads ----
 
 std::vector<double> pollcore_cycles(SteppedLoad& load) {
@@ -310,7 +349,8 @@ std::vector<Measurement> without_provider() {
 std::vector<Measurement> provider_costs(const std::string& device, const Cpus& cpus) {
     const auto provider = std::make_shared<const Provider>(device);
     std::vector<Measurement> all = alone(provider);
-    for (auto& more : {without_provider(), under_a_worker(provider), on_own_threads(provider, cpus)}) {
+    for (auto& more :
+         {without_provider(), under_a_worker(provider), own_cqs(provider), on_own_threads(provider, cpus)}) {
         all.insert(all.end(), more.begin(), more.end());
     }
     return all;

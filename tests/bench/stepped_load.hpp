@@ -30,6 +30,7 @@ struct Load {
     bool provider_lines = true;  ///< false: the worker does not prefetch the provider's lines before a burst
     bool coalesce_signals = false;
     bool sleeps = false;       ///< the worker may sleep; not on the device that completes at once
+    bool shared_cqs = false;   ///< as those of an attached process with a context of its own
     bool invalidates = false;  ///< the requests are sends that invalidate a key
     /// If not 0, every second request has an inline payload of so many bytes.
     std::uint32_t inline_bytes = 0;
@@ -153,6 +154,7 @@ private:
         options.worker.submit_burst = options.worker.complete_burst = options.worker.qp_burst = 64;
         options.submission_slots = options.completion_slots = 1024;
         options.extended_cqs = load.extended;
+        options.shared_cqs = load.shared_cqs;
         options.provider_lines = load.provider_lines;
         options.sleeps = load.sleeps;
         if (load.provider != nullptr) {

@@ -41,6 +41,7 @@ public:
         bool provider_lines = true;      ///< false: the worker prefetches no provider memory before a burst
         /// If true, CQs have time stamps, and the first session asks for them. Needs wide_completions and extended_cqs.
         bool device_time = false;
+        bool shared_cqs = false;        ///< WorkerCq::Options::shared
         bool sleeps = false;            ///< whether the worker and the applications may sleep
         ClientShare* client = nullptr;  ///< the process that owns the sessions; null: this process
         /// Called while a command awaits its answer. If empty, the worker makes a step instead.
@@ -246,6 +247,7 @@ public:
                               .extended = options_.extended_cqs ? extended(verbs_cq) : nullptr,
                               .next_poll = options_.next_poll && device->limits().next_poll,
                               .device_time = options_.device_time,
+                              .shared = options_.shared_cqs,
                               .depth = cqe,
                               .channel = channel.get()});
         const auto index = static_cast<std::uint32_t>(cqs_.size());
