@@ -180,8 +180,8 @@ struct QueuePairOptions {
     bool coalesce_signals = false;
     /// The program moves the queue pair from state to state by QueuePair::modify, as ibv_modify_qp(3) does, and chooses
     /// all its attributes. The queue pair begins in RESET. Nothing else may connect it. Needs FlowControl::off; qkey
-    /// and remote_access are given to modify(). A region that only its requests name can be deregistered while they
-    /// are in flight, as the verbs allow; the requests then fail.
+    /// and remote_access are given to modify(). A region can be deregistered while its requests name the region:
+    /// MemoryRegion::deregister says when.
     bool by_hand = false;
 };
 

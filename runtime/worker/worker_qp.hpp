@@ -95,7 +95,7 @@ public:
         std::uint32_t recv_depth = 0;  ///< depth of the queue pair's own receive queue
         std::uint32_t sges_max = 1;
         std::uint32_t inline_max = 0;
-        bool by_hand = false;  ///< QueuePairOptions::by_hand
+        bool keeps_regions = true;  ///< a region that one of its requests names is in use (in_use.hpp)
         /// true if requests may take the short way of ordinary.cc; tests set false to compare the two ways
         bool ordinary = true;
         std::uint32_t device = 0;  ///< device whose lkeys the requests name
@@ -149,7 +149,7 @@ public:
     [[nodiscard]] std::uint32_t inline_max() const noexcept { return inline_max_; }
     [[nodiscard]] std::uint32_t sges_max() const noexcept { return options_.sges_max; }
     [[nodiscard]] bool datagram() const noexcept { return datagram_; }
-    [[nodiscard]] bool by_hand() const noexcept { return options_.by_hand; }
+    [[nodiscard]] bool keeps_regions() const noexcept { return options_.keeps_regions; }
     [[nodiscard]] std::uint32_t pd() const noexcept { return options_.pd; }
     [[nodiscard]] std::uint32_t device() const noexcept { return options_.device; }
     [[nodiscard]] std::uint32_t qp_num() const noexcept { return qp_num_; }
