@@ -117,7 +117,7 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     slot->device = device.index;
     slot->pd = pd_of(device, spec.pd);
     slot->client = pds_.at(slot->pd).client;
-    slot->psn = random_psn();
+    slot->psn = spec.by_hand ? 0 : random_psn();
     slot->type = spec.type;
     slot->qkey = spec.qkey;
     slot->by_hand = spec.by_hand;

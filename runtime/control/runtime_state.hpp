@@ -460,6 +460,11 @@ private:
     void require_connectable(const QpSlot& qp, const QpInfo& peer) const;
 
     // queue_pair_ends.cc
+    // by_hand.cc
+    void require_move_here(const QpSlot& qp, const Transition& move);
+    /// Returns the attributes as the device has them.
+    [[nodiscard]] ibv_qp_attr query_here(const QpSlot& qp);
+
     void await_end(QpEnding& ending);
     [[nodiscard]] std::unique_ptr<QpEnding> new_ending(const QpSlot& qp, bool reset, Report report,
                                                        std::chrono::milliseconds timeout);

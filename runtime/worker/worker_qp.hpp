@@ -320,7 +320,9 @@ private:
     bool marker_in_flight_ = false;
     std::uint16_t markers_refused_ = 0;  // refusals in a row
     bool device_lags_ = false;           // in error, but the device may not have the QP in ERR, so no marker is posted
-    bool flush_held_ = false;            // device_lags_ is set, and the peer may still act on waiting requests
+    // Requests that wait for the flow control do not end yet, because the peer may still act on them. Only if
+    // device_lags_ is set.
+    bool flush_held_ = false;
     Status leftover_status_ = Status::qp_closed;     // for requests that the device did not complete
     Status unposted_status_ = Status::wr_flush_err;  // for requests that arrived when the queue pair was in error
     std::uint16_t epoch_;
