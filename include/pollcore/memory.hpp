@@ -94,8 +94,13 @@ public:
     /// Ends the registration, and frees the memory if the runtime allocated it. Throws Error(EBUSY) while submitted
     /// work requests name this region. While windows are bound to the region, throws the device's error (EBUSY, or
     /// EINVAL on Soft-RoCE). When this call throws, nothing has changed. The destructor does the same. If the region is
-    /// in use then, the runtime ends it when the runtime stops. Requests of a queue pair that is driven by hand
-    /// (QueuePairOptions::by_hand), or of its shared receive queue, do not keep a region; they fail.
+    /// in use then, the runtime ends it when the runtime stops.
+    ///
+    /// Binds always keep a region in use. Other requests of a queue pair that is driven by hand
+    /// (QueuePairOptions::by_hand) do not, and fail when they need a region that is gone. Nor do the receives of a
+    /// shared receive queue, if at least one queue pair has used the queue so far, and all that have used it are driven
+    /// by hand. The software device, Soft-RoCE and mlx5 allow this, because the code of these providers can be kept
+    /// from the memory of requests. With any other provider all requests keep their regions.
     void deregister();
 
 private:

@@ -8,7 +8,8 @@
 
 namespace pollcore {
 
-/// The state of a queue pair at its device; values of `enum ibv_qp_state`.
+/// The state of a queue pair at its device; values of `enum ibv_qp_state`. QueuePair::modify cannot move a queue pair
+/// to SQD, and moves one in SQE to ERR or RESET only.
 enum class VerbsQpState : std::uint8_t { reset, init, rtr, rts, sqd, sqe, err };
 
 /// The rights that peers have to this side's memory through the QP, as IBV_ACCESS_REMOTE_*.
@@ -63,8 +64,9 @@ struct QpAttributes {
     friend bool operator==(const QpAttributes&, const QpAttributes&) = default;
 };
 
-/// What a queue pair has room for; `struct ibv_qp_cap`, as the device gave it. A part of it is the runtime's own:
-/// a session may have as many requests in flight as its QpShare says.
+/// The sizes of a queue pair's queues and requests, as the device has made them (`struct ibv_qp_cap`). They are at
+/// least what QueuePairOptions asks for. Devices round up, and the runtime posts requests of its own, so sessions
+/// cannot use all of it.
 struct QpCapabilities {
     std::uint32_t max_send_wr = 0;
     std::uint32_t max_recv_wr = 0;

@@ -180,8 +180,8 @@ struct QueuePairOptions {
     bool coalesce_signals = false;
     /// The program moves the queue pair from state to state by QueuePair::modify, as ibv_modify_qp(3) does, and chooses
     /// all its attributes. The queue pair begins in RESET. Nothing else may connect it. Needs FlowControl::off; qkey
-    /// and remote_access are given to modify(). A region that only its requests name can be deregistered while they
-    /// are in flight, as the verbs allow; the requests then fail.
+    /// and remote_access are given to modify(). A region can be deregistered while its requests name the region:
+    /// MemoryRegion::deregister says when.
     bool by_hand = false;
 };
 
@@ -212,7 +212,8 @@ class POLLCORE_API QueuePair {
 public:
     QueuePair() = default;
     /// Made by Context.
-    POLLCORE_INTERNAL QueuePair(std::shared_ptr<ControlSide> control, QpHandle handle, std::string name) noexcept;
+    POLLCORE_INTERNAL QueuePair(std::shared_ptr<ControlSide> control, QpHandle handle, std::string name,
+                                bool by_hand) noexcept;
     ~QueuePair();
     QueuePair(QueuePair&& other) noexcept;
     QueuePair& operator=(QueuePair&& other) noexcept;
@@ -237,7 +238,8 @@ public:
     void begin_connect(const std::string& address, const ConnectOptions& options = {});
     /// Moves the QP to error, which flushes the requests in flight. If the QP was connected by an address, the peer is
     /// notified. This call does not wait for the peer. A peer that was connected by info() is not notified: from then
-    /// on the sends of an RC peer fail (retry_exc_err), and disconnected() stays false at the peer.
+    /// on the sends of an RC peer fail (retry_exc_err), and disconnected() stays false at the peer. Throws
+    /// Error(EINVAL) for a queue pair in RESET, from where no way leads to error.
     void disconnect();
     /// Whether the peer has disconnected, or disconnect() was called. New requests are then refused until reset().
     [[nodiscard]] bool disconnected() const;
@@ -248,21 +250,25 @@ public:
     [[nodiscard]] std::optional<RnrCounts> rnr_counts() const;
 
     /// QueuePairOptions::by_hand: changes the state and the attributes that have a value (ibv_modify_qp(3)). The states
-    /// are RESET, INIT, RTR, RTS and ERR. To move to RESET is what reset() does: requests in flight complete, and
-    /// handle() is new. Moving to RTR may take a second while the kernel asks the network for the peer's address.
-    /// Throws Error: EINVAL when the type does not have this transition, or an attribute does not fit; EOPNOTSUPP for
-    /// SQD; EPERM for a privileged Q_Key; or the device's error. The queue pair is then as before.
+    /// are RESET, INIT, RTR, RTS and ERR. No way leads from RESET to ERR, and from an error only RESET leads on: also
+    /// UD and UC do not return from SQE to RTS. To move to RESET is what reset() does: requests in flight complete, and
+    /// handle() is new. Whether requests were cut short is in the result of reset() only. Moving to RTR may take a
+    /// second while the kernel asks the network for the peer's address.
+    ///
+    /// Throws Error: EINVAL when the queue pair is not driven by hand, when its type does not have this transition, or
+    /// when an attribute does not fit; EOPNOTSUPP for SQD, and for the way from SQE to RTS; EPERM for a privileged
+    /// Q_Key; or the device's error. The queue pair is then as before, but in error if reset() has failed.
     void modify(const QpAttributes& attributes);
     /// The attributes of any queue pair, as the device has them (ibv_query_qp(3)). In particular qp_state tells of a
     /// failure that the device has seen.
     [[nodiscard]] QpQuery query() const;
 
-    /// Makes the QP as new, from any state, and ends its connection. The QP is then in INIT, where it takes receives
-    /// and can be connected; a UD QP is ready; a QP that is driven by hand is in RESET. Before that, requests in flight
-    /// complete, flushed by the device or, with status qp_closed, by the runtime. A receive of a shared receive queue
-    /// completes only if this QP had taken it. Afterwards handle() has the same index and a new generation. So a
-    /// request for the old connection is refused (stale_handle) or, if it was submitted during this call, completes
-    /// with request_refused.
+    /// Makes the QP as new, from any state, and ends its connection. First, all requests in flight complete: the device
+    /// flushes them, or the runtime completes them with status qp_closed. A receive of a shared receive queue completes
+    /// only if this QP had taken it. Then the QP is in the state in which it was made: INIT, where it takes receives
+    /// and can be connected; RTS if it is UD; RESET if it is driven by hand. handle() has the same index and a new
+    /// generation. So a request for the old connection is refused (stale_handle) or, if it was submitted during this
+    /// call, completes with request_refused.
     ///
     /// Returns false if requests were still in flight when the configuration's drain_timeout was over. No other thread
     /// may use this object during this call. Throws Error(ENODEV) when the device was lost. When the device refuses,
@@ -298,7 +304,8 @@ private:
     std::shared_ptr<ControlSide> control_;
     QpHandle handle_{};
     std::string name_;
-    bool begun_ = false;  // an operation was begun; it may have ended
+    bool begun_ = false;    // an operation was begun; it may have ended
+    bool by_hand_ = false;  // QueuePairOptions::by_hand
 };
 
 }  // namespace pollcore

@@ -51,7 +51,9 @@ struct SessionOptions {
     /// each step that completes something for this session, and a system call if the session's thread sleeps.
     bool events = false;
     /// Requests to a queue pair in error are accepted, and complete with wr_flush_err after all earlier requests of
-    /// their queue, as the verbs do it. By default they are refused (Refusal::qp_in_error).
+    /// their queue, as the verbs do it. By default they are refused (Refusal::qp_in_error). After the loss of the
+    /// device the status is device_removed. A request that the worker has not taken yet when the queue pair is closed
+    /// or reset completes with request_refused.
     bool flush_in_error = false;
     std::chrono::nanoseconds wait_spin{20'000};  ///< how long Session::wait() spins before it sleeps
     /// Ends the program with a line in the log when a second thread uses the session. The session belongs to the first

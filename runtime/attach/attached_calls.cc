@@ -551,7 +551,9 @@ PortAttributes AttachedState::query_port(const std::string& device) {
 std::vector<GidAttributes> AttachedState::gids(const std::string& device) {
     std::vector<GidAttributes> all;
     for (;;) {
-        const wire::Gids some = ask(wire::AskGids{.device = NameText(device), .from = all.size()});
+        // By index, because entries may come and go between two questions. An entry that stays is returned once.
+        const std::uint64_t from = all.empty() ? 0 : std::uint64_t{all.back().gid_index} + 1;
+        const wire::Gids some = ask(wire::AskGids{.device = NameText(device), .from = from});
         const auto count = static_cast<std::ptrdiff_t>(std::min<std::size_t>(some.count, some.gids.size()));
         all.insert(all.end(), some.gids.begin(), some.gids.begin() + count);
         if (some.more == 0 || count == 0) {

@@ -50,8 +50,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseQp& asked) {
 
 void AttachedClient::begin(std::uint64_t id, const wire::ResetQp& asked) {
     OwnQp& own = require_qp(asked.handle);
-    (void)runtime_.info(asked.handle);  // throws if the queue pair was lost with its device
-    runtime_.require_not_connecting_here(asked.handle);
+    runtime_.require_resettable_here(asked.handle);
     later<wire::ResetQp>(
         id,
         [this, handle = asked.handle, deadline = runtime_.platform->now() + runtime_.config.drain_timeout](

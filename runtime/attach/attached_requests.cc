@@ -438,10 +438,15 @@ wire::PortQueried AttachedClient::carry_out(const wire::AskPort& asked) {
 wire::Gids AttachedClient::carry_out(const wire::AskGids& asked) {
     const std::vector<GidAttributes> all = runtime_.gids(device_name(asked.device));
     wire::Gids some;
-    const std::size_t from = std::min<std::size_t>(asked.from, all.size());
-    some.count = static_cast<std::uint32_t>(std::min(all.size() - from, wire::Gids::kMost));
-    some.more = all.size() - from > some.count;
-    std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(from), some.count, some.gids.begin());
+    for (const GidAttributes& entry : all) {
+        if (entry.gid_index >= asked.from) {
+            if (some.count == some.gids.size()) {
+                some.more = 1;
+                break;
+            }
+            some.gids[some.count++] = entry;
+        }
+    }
     return some;
 }
 

@@ -607,7 +607,7 @@ struct AskGids {
     static constexpr Kind kKind = Kind::query_gids;
     using Answered = Gids;
     NameText device;
-    std::uint64_t from = 0;  ///< how many entries the process knows already
+    std::uint64_t from = 0;  ///< the lowest index that the process does not know yet
 };
 struct Pkey {
     std::uint64_t pkey = 0;

@@ -4,12 +4,25 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <string_view>
 
 #include <fmt/format.h>
 
 #include "pollcore/error.hpp"
 
 namespace pollcore {
+namespace {
+
+constexpr std::uint32_t k24Bits = 0xff'ffff;
+constexpr std::uint32_t k20Bits = 0xf'ffff;
+
+void require_within(std::string_view attribute, std::uint32_t value, std::uint32_t most) {
+    if (value > most) {
+        throw Error(EINVAL, fmt::format("{} is {:#x}; accepted is up to {:#x}", attribute, value, most));
+    }
+}
+
+}  // namespace
 
 int access_flags(const RemoteAccess& access) noexcept {
     return (access.read ? IBV_ACCESS_REMOTE_READ : 0) | (access.write ? IBV_ACCESS_REMOTE_WRITE : 0) |
@@ -56,7 +69,8 @@ Transition to_datagram_init(std::uint8_t port, std::uint32_t qkey) noexcept {
     return to;
 }
 
-ibv_ah_attr to_verbs(const AddressAttributes& address) noexcept {
+ibv_ah_attr to_verbs(const AddressAttributes& address) {
+    require_within("flow_label", address.flow_label, k20Bits);
     ibv_ah_attr ah{};
     ah.is_global = 1;  // RoCE has nothing else
     std::memcpy(ah.grh.dgid.raw, address.dgid.data(), sizeof(ah.grh.dgid.raw));
@@ -72,6 +86,9 @@ ibv_ah_attr to_verbs(const AddressAttributes& address) noexcept {
 }
 
 Transition to_verbs(const QpAttributes& attributes) {
+    require_within("rq_psn", attributes.rq_psn.value_or(0), k24Bits);
+    require_within("sq_psn", attributes.sq_psn.value_or(0), k24Bits);
+    require_within("dest_qp_num", attributes.dest_qp_num.value_or(0), k24Bits);
     Transition to;
     const auto take = [&](const auto& attribute, int bit, auto& field) {
         if (attribute.has_value()) {

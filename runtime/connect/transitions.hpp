@@ -39,7 +39,7 @@ struct Transition {
 /// For queue pairs that are driven by hand. to_verbs() throws Error(EINVAL) for a value that has no counterpart in the
 /// verbs.
 [[nodiscard]] Transition to_verbs(const QpAttributes& attributes);
-[[nodiscard]] ibv_ah_attr to_verbs(const AddressAttributes& address) noexcept;
+[[nodiscard]] ibv_ah_attr to_verbs(const AddressAttributes& address);
 [[nodiscard]] QpQuery from_verbs(const ibv_qp_attr& attr) noexcept;
 
 }  // namespace pollcore

@@ -213,13 +213,16 @@ void RuntimeState::fail_connection_here(QpSlot& qp) noexcept {
         Transition error = to_state(IBV_QPS_ERR);
         modify_here(qp, error.attr, error.mask, QpState::error, Status::wr_flush_err);
     } catch (const std::exception& error) {
-        log_warning("queue pair {} after a failed connection: {}", qp.called(), error.what());
+        log_of_qp(LogLevel::warning, with_owner(qp), "{}; its connection has failed", error.what());
     }
 }
 
 void RuntimeState::disconnect(QpHandle handle) {
     executor_->run([&] {
         QpSlot& qp = qp_slot(handle);
+        if (qp.state == QpState::reset) {
+            throw Error(EINVAL, fmt::format("queue pair {} is in RESET, from where it cannot go to ERR", qp.called()));
+        }
         if (qp.connection != 0) {
             try {
                 devices_[qp.device]->connector->disconnect(qp.connection);

@@ -34,7 +34,7 @@ PdId RuntimeState::create_pd(const std::string& device_name) {
 }
 
 PdId RuntimeState::create_foreign_pd_here(const std::string& device_name, std::uint32_t client) {
-    if (const DeviceSlot& device = device_slot(device_name); !device.device->limits().foreign_addresses) {
+    if (const DeviceSlot& device = device_slot(device_name); !device.device->limits().leaves_memory) {
         throw Error(
             EOPNOTSUPP,
             fmt::format(

@@ -109,8 +109,10 @@ std::optional<Retirement> RuntimeState::begin_retiring_here(QpHandle handle,
     }
     Retirement retirement{.handle = handle, .deadline = deadline, .last_wqe_deadline = platform->now() + kDrainAtLeast};
     try {
-        Transition error = to_state(IBV_QPS_ERR);
-        modify_here(*qp, error.attr, error.mask, QpState::error, Status::qp_closed);
+        if (qp->state != QpState::reset) {  // in RESET nothing is in flight, and the verbs have no move from it to ERR
+            Transition error = to_state(IBV_QPS_ERR);
+            modify_here(*qp, error.attr, error.mask, QpState::error, Status::qp_closed);
+        }
         retirement.quiet = static_cast<std::uint32_t>(platform->cycles_from(kQuiet));
     } catch (const std::exception& error) {
         const auto* known = dynamic_cast<const Error*>(&error);
@@ -118,7 +120,7 @@ std::optional<Retirement> RuntimeState::begin_retiring_here(QpHandle handle,
             return std::nullopt;
         }
         retirement.device_lags = true;
-        log_warning("queue pair {}: {}; it is taken out of service as it is", qp->called(), error.what());
+        log_of_qp(LogLevel::warning, with_owner(*qp), "{}; it is taken out of service as it is", error.what());
     }
     return retirement;
 }
@@ -130,7 +132,7 @@ std::optional<bool> RuntimeState::retired_here(Retirement& retirement) {
     // longer than a healthy device needs. This function takes the events itself: the event loop's job for them waits
     // until the control thread has ended the job that runs now.
     const QpSlot* qp = find_qp(retirement.handle);
-    if (retirement.command == 0 && qp != nullptr && qp->srq != nullptr) {
+    if (retirement.command == 0 && qp != nullptr && qp->srq != nullptr && qp->state != QpState::reset) {
         take_async_events(*devices_[qp->device]);
         qp = find_qp(retirement.handle);
         if (qp != nullptr && qp->qp != nullptr && !qp->last_wqe_reached &&
@@ -198,14 +200,15 @@ void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
 // before the QP, a peer's access would fail with a wrong key, and the peer would not learn that the QP is gone. So the
 // QP is moved to ERR first.
 void RuntimeState::stop_answering_here(const QpSlot& qp) {
-    if (qp.qp == nullptr || qp.state == QpState::error) {
+    if (qp.qp == nullptr || qp.state == QpState::error || qp.state == QpState::reset) {
         return;
     }
     try {
         Transition error = to_state(IBV_QPS_ERR);
         devices_[qp.device]->device->modify(qp.qp.get(), error.attr, error.mask);
     } catch (const std::exception& error) {
-        log_warning("queue pair {}: {}; its device answers its peers until it is destroyed", qp.called(), error.what());
+        log_of_qp(LogLevel::warning, with_owner(qp), "{}; its device answers its peers until it is destroyed",
+                  error.what());
     }
 }
 
@@ -237,11 +240,13 @@ void RuntimeState::destroy_verbs_qp(QpSlot& qp, Status cause) {
 void RuntimeState::keep_in_error(QpSlot& qp, Status cause) {
     bool device_lags = false;
     try {
-        Transition error = to_state(IBV_QPS_ERR);
-        devices_[qp.device]->device->modify(qp.qp.get(), error.attr, error.mask);
+        if (qp.state != QpState::reset) {
+            Transition error = to_state(IBV_QPS_ERR);
+            devices_[qp.device]->device->modify(qp.qp.get(), error.attr, error.mask);
+        }
     } catch (const std::exception& error) {
         device_lags = true;
-        log_warning("queue pair {}: {}; its state at the device is unchanged", qp.called(), error.what());
+        log_of_qp(LogLevel::warning, with_owner(qp), "{}; its state at the device is unchanged", error.what());
     }
     workers_[qp.worker]->proxy->unpark(qp.handle, QpState::error, cause, device_lags);
     qp.state = QpState::error;
@@ -269,8 +274,9 @@ std::pair<QpHandle, bool> RuntimeState::restart_retired_here(QpHandle handle, bo
     WorkerProxy& worker = *workers_[qp.worker]->proxy;
     const std::uint32_t life = qp_lives_[handle.index];
     const QpHandle renewed{handle.index, life_of(life).generation};
-    const std::uint32_t psn = random_psn();  // so that packets of the old connection do not fit the new one
-    renew_windows_here(qp);                  // as before a destroy: see destroy_qp_here()
+    // Random, so that packets of the old connection do not fit the new one. By hand, modify() sets it.
+    const std::uint32_t psn = qp.by_hand ? 0 : random_psn();
+    renew_windows_here(qp);  // as before a destroy: see destroy_qp_here()
     worker.park(handle);
     try {
         restart_verbs_qp(qp, psn);
@@ -288,6 +294,7 @@ std::pair<QpHandle, bool> RuntimeState::restart_retired_here(QpHandle handle, bo
     qp.former = {};
     qp.state = state;
     qp.psn = psn;
+    qp.qkey = qp.by_hand ? 0 : qp.qkey;
     qp.moved = ready;
     qp.disconnected = false;
     qp.error_told = false;

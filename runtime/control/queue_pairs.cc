@@ -117,7 +117,7 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     slot->device = device.index;
     slot->pd = pd_of(device, spec.pd);
     slot->client = pds_.at(slot->pd).client;
-    slot->psn = random_psn();
+    slot->psn = spec.by_hand ? 0 : random_psn();
     slot->type = spec.type;
     slot->qkey = spec.qkey;
     slot->by_hand = spec.by_hand;
@@ -157,7 +157,7 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
                            .max_send_sge = std::max(spec.sges_max, 1u) + flow.sges,
                            .max_recv_sge = std::max(spec.sges_max, 1u),
                            .max_inline_data = std::max(flow.inline_bytes(spec.inline_max), own_inline)},
-                   .foreign_addresses = pds_.at(slot->pd).client != 0};
+                   .leave_memory = slot->client != 0 || (spec.by_hand && device.device->limits().leaves_memory)};
     worker.worker->failed_qps().forget(index);
     plan.handle = slot->handle;
     plan.epoch = life.epoch;
@@ -165,7 +165,9 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     plan.opcodes = static_cast<OpcodeMask>(opcodes_of(spec.type) & opcodes_of(device.device->limits()) & ~flow.without);
     plan.sges_max = std::max(spec.sges_max, 1u);
     plan.inline_max = spec.inline_max;
-    plan.by_hand = spec.by_hand;
+    // The verbs allow to deregister under posted requests. That is safe only if the provider's code never touches their
+    // memory.
+    plan.keeps_regions = !(spec.by_hand && make.leave_memory);
     plan.state = slot->state;
     plan.send = {.depth = slot->send_entries,
                  .sges_max = plan.sges_max,

@@ -240,8 +240,9 @@ public:
                                     const ConnectOptions& options, Report report = Report::to_waiter);
     /// Begins to close or reset the queue pair; an event reports the end.
     void begin_ending_here(QpHandle handle, bool reset, std::chrono::milliseconds timeout);
-    /// Throws Error(EBUSY) while an attempt to connect the queue pair is under way.
-    void require_not_connecting_here(QpHandle handle) { require_not_connecting(qp_slot(handle)); }
+    /// Throws Error if the queue pair cannot be reset now: ENODEV if its device was lost, EBUSY while an attempt to
+    /// connect it is under way.
+    void require_resettable_here(QpHandle handle) { require_not_connecting(live_qp_slot(handle)); }
     /// Whether the queue pair is being closed or reset by begin_ending_here().
     [[nodiscard]] bool is_ending_here(QpHandle handle) noexcept { return find_ending(handle) != nullptr; }
     /// Makes a reset that is under way a close, because nobody will use the queue pair.
@@ -460,6 +461,11 @@ private:
     static void require_not_ending(const QpSlot& qp);
     void require_connectable(const QpSlot& qp) const;
     void require_connectable(const QpSlot& qp, const QpInfo& peer) const;
+
+    // by_hand.cc
+    void require_move_here(const QpSlot& qp, const Transition& move);
+    /// Returns the attributes as the device has them.
+    [[nodiscard]] ibv_qp_attr query_here(const QpSlot& qp);
 
     // queue_pair_ends.cc
     void await_end(QpEnding& ending);

@@ -67,8 +67,8 @@ struct DeviceLimits {
     /// If false, ibv_next_poll must not be called on an empty CQ. Then each completion needs its own ibv_start_poll and
     /// ibv_end_poll.
     bool next_poll = true;
-    /// True if the provider's code can be kept from accessing the memory of SGEs: see QpOptions::foreign_addresses.
-    bool foreign_addresses = false;
+    /// True if the provider's code can be kept from accessing the memory of SGEs: see QpOptions::leave_memory.
+    bool leaves_memory = false;
 };
 
 /// Returns the extended CQ that create_cq() has made with CqOptions::extended.
@@ -123,11 +123,12 @@ struct QpOptions {
     ibv_qp_type type = IBV_QPT_RC;
     ibv_qp_cap cap{};
     bool signal_all = false;
-    /// If true, SGEs contain addresses of another process. At these addresses this process has other memory, or none,
-    /// so the provider's code must not read or write there. By default some providers do: their NIC puts small messages
-    /// into CQEs, and the CPU copies them to the SGE's address (H8). create_qp() throws EOPNOTSUPP if
-    /// DeviceLimits::foreign_addresses is false.
-    bool foreign_addresses = false;
+    /// If true, the provider's code must leave the memory of SGEs to the device. At the addresses of SGEs this process
+    /// may have other memory, or none: they are another process's, or their region was deregistered before the
+    /// completion was polled. By default some providers do touch it: their NIC puts small messages into CQEs, and the
+    /// CPU copies them to the SGE's address when the CQ is polled (H8). create_qp() throws EOPNOTSUPP if
+    /// DeviceLimits::leaves_memory is false.
+    bool leave_memory = false;
     void* qp_context = nullptr;
 };
 

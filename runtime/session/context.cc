@@ -135,7 +135,7 @@ QueuePair Context::create_queue_pair(const QueuePairOptions& options) {
     // Both need memory, so they come before the queue pair is made, which otherwise would be lost (D29).
     control().events().prepare();
     std::string name = options.name;
-    QueuePair qp(control_, control().create_qp(spec_of(options)), std::move(name));
+    QueuePair qp(control_, control().create_qp(spec_of(options)), std::move(name), options.by_hand);
     control_->live_qps.add(qp.handle());
     control_->events().add(qp.handle());
     return qp;

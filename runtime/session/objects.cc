@@ -57,8 +57,8 @@ bool QueuePair::abandon() noexcept {
     }
 }
 
-QueuePair::QueuePair(std::shared_ptr<ControlSide> control, QpHandle handle, std::string name) noexcept
-    : control_(std::move(control)), handle_(handle), name_(std::move(name)) {}
+QueuePair::QueuePair(std::shared_ptr<ControlSide> control, QpHandle handle, std::string name, bool by_hand) noexcept
+    : control_(std::move(control)), handle_(handle), name_(std::move(name)), by_hand_(by_hand) {}
 QueuePair::QueuePair(QueuePair&& other) noexcept {
     *this = std::move(other);
 }
@@ -68,6 +68,7 @@ QueuePair& QueuePair::operator=(QueuePair&& other) noexcept {
     std::swap(handle_, other.handle_);
     std::swap(name_, other.name_);
     std::swap(begun_, other.begun_);
+    std::swap(by_hand_, other.by_hand_);
     return *this;
 }
 
@@ -86,8 +87,10 @@ void QueuePair::connect(const QpInfo& peer, const PathAttributes& path) {
 }
 void QueuePair::modify(const QpAttributes& attributes) {
     if (attributes.qp_state == VerbsQpState::reset) {
-        if (attributes != QpAttributes{.qp_state = VerbsQpState::reset, .cur_qp_state = attributes.cur_qp_state}) {
-            throw Error(EINVAL, "a queue pair that goes to RESET takes no other attribute");
+        if (!by_hand_ || attributes != QpAttributes{.qp_state = VerbsQpState::reset}) {
+            throw Error(
+                EINVAL,
+                "only a queue pair that is driven by hand is moved to RESET, and no other attribute goes with it");
         }
         (void)reset();
         return;

@@ -24,6 +24,9 @@ public:
     }
     /// Drops the failure of a queue pair that has begun a new life, or of an earlier queue pair with this index.
     void forget(std::uint16_t index) noexcept { words_[index / 64].fetch_and(~bit(index), std::memory_order_relaxed); }
+    [[nodiscard]] bool contains(std::uint16_t index) const noexcept {
+        return (words_[index / 64].load(std::memory_order_relaxed) & bit(index)) != 0;
+    }
     /// Calls `failed` with each index, and forgets it.
     template <class F>
     void take(F&& failed) {

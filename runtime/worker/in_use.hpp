@@ -71,13 +71,14 @@ private:
     [[nodiscard]] bool names_key(const WorkRequest& request, const Slots& slots, std::size_t at) const noexcept;
     [[nodiscard]] bool has_in_flight(const WorkerQp& qp) const noexcept;
     [[nodiscard]] bool may_name_it(const WorkerSession& session) const noexcept;
-    // Whether a request of this queue keeps a region in use: the queue has the region's protection domain, and is not
-    // driven by hand.
+    // Whether a request of this queue keeps a region in use: the queue has the region's protection domain, and it is
+    // not one whose requests keep no regions.
     [[nodiscard]] bool concerns(const WorkerQp* qp) const noexcept {
-        return qp != nullptr && !qp->by_hand() && qp->device() == current_.what.device && qp->pd() == current_.what.pd;
+        return qp != nullptr && qp->keeps_regions() && qp->device() == current_.what.device &&
+               qp->pd() == current_.what.pd;
     }
     [[nodiscard]] bool concerns(const WorkerSrq* srq) const noexcept {
-        return srq != nullptr && !srq->by_hand() && srq->options().device == current_.what.device &&
+        return srq != nullptr && srq->keeps_regions() && srq->options().device == current_.what.device &&
                srq->options().pd == current_.what.pd;
     }
 

@@ -15,8 +15,8 @@ bool RecvQueue::fill(Turn& turn, std::uint32_t& posted) noexcept {
     if (qp_ != nullptr && qp_->parked()) {
         return true;
     }
-    if (ended_ || pool.session().broken()) {
-        return false;
+    if (ended_ || pool.session().broken() || (qp_ != nullptr && qp_->life() == QpLife::reset)) {
+        return false;  // a queue pair that leaves RESET is filled then
     }
     // If the completion of an entry never came, the entry and all entries behind it keep their places. So the table may
     // have less room than the taker's counts suggest.

@@ -95,7 +95,7 @@ public:
         std::uint32_t recv_depth = 0;  ///< depth of the queue pair's own receive queue
         std::uint32_t sges_max = 1;
         std::uint32_t inline_max = 0;
-        bool by_hand = false;  ///< QueuePairOptions::by_hand
+        bool keeps_regions = true;  ///< a region that one of its requests names is in use (in_use.hpp)
         /// true if requests may take the short way of ordinary.cc; tests set false to compare the two ways
         bool ordinary = true;
         std::uint32_t device = 0;  ///< device whose lkeys the requests name
@@ -149,7 +149,7 @@ public:
     [[nodiscard]] std::uint32_t inline_max() const noexcept { return inline_max_; }
     [[nodiscard]] std::uint32_t sges_max() const noexcept { return options_.sges_max; }
     [[nodiscard]] bool datagram() const noexcept { return datagram_; }
-    [[nodiscard]] bool by_hand() const noexcept { return options_.by_hand; }
+    [[nodiscard]] bool keeps_regions() const noexcept { return options_.keeps_regions; }
     [[nodiscard]] std::uint32_t pd() const noexcept { return options_.pd; }
     [[nodiscard]] std::uint32_t device() const noexcept { return options_.device; }
     [[nodiscard]] std::uint32_t qp_num() const noexcept { return qp_num_; }
@@ -320,7 +320,9 @@ private:
     bool marker_in_flight_ = false;
     std::uint16_t markers_refused_ = 0;  // refusals in a row
     bool device_lags_ = false;           // in error, but the device may not have the QP in ERR, so no marker is posted
-    bool flush_held_ = false;            // device_lags_ is set, and the peer may still act on waiting requests
+    // Requests that wait for the flow control do not end yet, because the peer may still act on them. Only if
+    // device_lags_ is set.
+    bool flush_held_ = false;
     Status leftover_status_ = Status::qp_closed;     // for requests that the device did not complete
     Status unposted_status_ = Status::wr_flush_err;  // for requests that arrived when the queue pair was in error
     std::uint16_t epoch_;

@@ -104,7 +104,7 @@ void WorkerQp::unpark(Turn& turn, QpState state, Status cause, bool device_lags)
     choose_way();
     if (in_error()) {
         look_again(turn);  // the marker was delayed while the QP was parked
-    } else if (life_ != QpLife::reset) {
+    } else {
         recvs_.refill(turn);  // in INIT the QP accepts receives for the first time
     }
 }
@@ -235,9 +235,7 @@ void WorkerQp::begin_life(Turn& turn, Life life, QpState state) noexcept {
     flow_->begin_life(turn);
     open_shares();
     publish_record();
-    if (life_ != QpLife::reset) {
-        recvs_.refill(turn);
-    }
+    recvs_.refill(turn);
 }
 
 void WorkerQp::drop(Turn& turn) noexcept {

@@ -61,8 +61,9 @@ public:
         publish_record();
     }
     [[nodiscard]] bool closing() const noexcept { return closing_; }
-    /// Whether one of its queue pairs is driven by hand, or was.
-    [[nodiscard]] bool by_hand() const noexcept { return by_hand_; }
+    /// Whether a region that one of its receives names is in use. It is not if the queue had at least one queue pair so
+    /// far, and none of them had WorkerQp::Options::keeps_regions.
+    [[nodiscard]] bool keeps_regions() const noexcept { return !used_ || keeps_regions_; }
     [[nodiscard]] Status leftover_status() const noexcept { return leftover_status_; }
     /// Completes the remaining receives (D22). Called when the provider's SRQ and all QPs that used it are destroyed.
     void complete_leftovers(Turn& turn) noexcept { recvs_.complete_leftovers(turn, leftover_status_); }
@@ -71,7 +72,8 @@ public:
     void make_room() { qps_.make_room(); }
     void add(WorkerQp& qp) noexcept {
         qps_.add(qp.qp_num(), &qp);
-        by_hand_ = by_hand_ || qp.by_hand();
+        used_ = true;
+        keeps_regions_ = keeps_regions_ || qp.keeps_regions();
     }
     void remove(const WorkerQp& qp) noexcept { qps_.remove(qp.qp_num()); }
     /// Returns null if no queue pair has this number, which is an error of the provider.
@@ -88,7 +90,8 @@ private:
     Options options_;
     RecvQueue recvs_;
     bool closing_ = false;
-    bool by_hand_ = false;
+    bool used_ = false;           // a queue pair has used it
+    bool keeps_regions_ = false;  // one with keeps_regions() has used it
     Status leftover_status_ = Status::srq_closed;
     WorkerSession* session_ = nullptr;
     QpNumberTable qps_;

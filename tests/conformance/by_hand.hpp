@@ -11,6 +11,8 @@ namespace pollcore::testing {
 
 class ByHandFixture : public Conformance {
 protected:
+    using Conformance::Conformance;
+
     [[nodiscard]] QueuePairOptions by_hand(Session& poster, QpType type = QpType::rc) {
         QueuePairOptions options;
         options.type = type;

@@ -3,6 +3,10 @@
 #include "by_hand.hpp"
 
 #include <cerrno>
+#include <functional>
+#include <utility>
+
+#include "log_capture.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -268,6 +272,202 @@ TEST_F(ByHand, ARegionCanGoWhileReceivesNameIt) {
         EXPECT_EQ(completion.status, Status::success);
     }
     Exercised::get().note("memory", "deregistering under posted receives (queue pairs by hand)");
+}
+
+// The receives of a shared receive queue may complete on any of its queue pairs, so one of the usual kind is enough to
+// keep their regions, and keeps them when it is gone, too.
+TEST_F(ByHand, ASharedReceiveQueueKeepsRegionsForOneOfTheUsualKind) {
+    SharedReceiveQueue srq = runtime.create_shared_receive_queue({.session = &session, .depth = 16});
+    MemoryRegion region = runtime.allocate(4096, Access::all());
+    const auto post = [&](std::uint64_t tag) {
+        submit({.tag = tag, .sge = region.sge(0, 64), .srq = srq.handle(), .opcode = Opcode::srq_recv, .num_sge = 1});
+    };
+    post(1);
+    expect_error(EBUSY, [&] { region.deregister(); });  // nobody has used the queue
+    QueuePairOptions options = by_hand(session);
+    options.srq = &srq;
+    a = runtime.create_queue_pair(options);
+    region.deregister();
+    region = runtime.allocate(4096, Access::all());
+    post(2);
+    options.by_hand = false;
+    b = runtime.create_queue_pair(options);
+    expect_error(EBUSY, [&] { region.deregister(); });
+    b.close();
+    expect_error(EBUSY, [&] { region.deregister(); });
+    a.close();
+    srq.close();
+    EXPECT_EQ(await(2).size(), 2u);
+    region.deregister();
+}
+
+// In RESET a device takes no receives: rxe refuses them, and libmlx5 keeps them for the next life.
+TEST_F(ByHand, InResetNoReceivesArePosted) {
+    connect_pair();
+    const QueuePair other_a = std::move(a);
+    const QueuePair other_b = std::move(b);
+    TestSession reader = runtime.open_session({.pool_buffers = 16});
+    ReceivePool pool = runtime.create_receive_pool({.session = &reader, .buffers = 16, .buffer_bytes = 256});
+    a = runtime.create_queue_pair(by_hand(session));
+    QueuePairOptions pooled = by_hand(reader);
+    pooled.pool = &pool;
+    pooled.recv_depth = 4;
+    b = runtime.create_queue_pair(pooled);
+    const auto receives = [&] { return runtime.worker_counters(0).receives.value(); };
+    // A message arrives, the queue pair is reset, and then its buffer is released.
+    const auto expect_pooled_message = [&] {
+        connect();
+        submit(send(1, 64));
+        EXPECT_EQ(await_one().status, Status::success);
+        const std::vector<Completion> heard = await(reader, 1);
+        EXPECT_TRUE(heard.at(0).pooled());
+        EXPECT_EQ(std::memcmp(pool.message(heard.at(0)).data(), local.data(), 64), 0);
+        return heard.at(0);
+    };
+    EXPECT_EQ(receives(), 0u) << "it begins in RESET";
+    const Completion heard = expect_pooled_message();
+    EXPECT_TRUE(b.reset());
+    EXPECT_TRUE(a.reset());
+    const std::vector<Completion> end = await(reader, 1);  // says that no more messages come
+    const std::uint64_t before = receives();
+    ASSERT_EQ(reader.release(end.at(0)), Refusal::none);
+    ASSERT_EQ(reader.release(heard), Refusal::none);
+    until([&] { return pool.counters().held.value() == 0; });
+    // The worker has done whole steps after the release when it has answered these.
+    for (std::uint64_t tag = 0; tag < 4; ++tag) {
+        WorkRequest write = rdma(Opcode::rdma_write, tag, 64);
+        write.qp = other_a.handle();
+        submit(write);
+        EXPECT_EQ(await_one().status, Status::success);
+    }
+    EXPECT_EQ(receives(), before);
+    EXPECT_EQ(runtime.worker_counters(0).post_failures.value(), 0u);
+    (void)expect_pooled_message();
+}
+
+TEST_F(ByHand, FromResetNoWayLeadsToError) {
+    SharedReceiveQueue srq = runtime.create_shared_receive_queue({.session = &session, .depth = 16});
+    for (const SharedReceiveQueue* const its_srq :
+         {static_cast<const SharedReceiveQueue*>(nullptr), &std::as_const(srq)}) {
+        QueuePairOptions options = by_hand(session);
+        options.srq = its_srq;
+        a = runtime.create_queue_pair(options);
+        expect_error(EINVAL, [&] { a.modify({.qp_state = VerbsQpState::err}); });
+        expect_error(EINVAL, [&] { a.disconnect(); });
+        EXPECT_FALSE(a.disconnected());
+        EXPECT_FALSE(runtime.poll_event().has_value());
+        EXPECT_EQ(a.query().attributes.qp_state, VerbsQpState::reset);
+        const QpHandle before = a.handle();
+        EXPECT_TRUE(a.reset());
+        EXPECT_NE(a.handle(), before);
+        EXPECT_EQ(session.state(a.handle()), QpState::reset);
+        a.modify(init());
+        EXPECT_EQ(session.state(a.handle()), QpState::init);
+        a.modify({.qp_state = VerbsQpState::reset});
+        EXPECT_TRUE(a.close());
+    }
+}
+
+// A process can close and reset queue pairs as often as it likes, so nothing must be said about each of them.
+TEST_F(ByHand, InThisProcessTheEndInResetIsNoNews) {
+    const test::LogCapture log(LogLevel::warning);
+    for (int time = 0; time < 3; ++time) {
+        a = runtime.create_queue_pair(by_hand(session));
+        EXPECT_TRUE(a.reset());
+        EXPECT_TRUE(a.close());
+    }
+    EXPECT_EQ(log.text(), "");
+}
+
+// Other processes' queue pairs may complete on the same CQs, and while a queue pair is parked its CQs are not polled.
+TEST_F(ByHand, WhatTheTableForbidsParksNoQueuePair) {
+    make_pair();
+    a.modify(init());
+    const std::uint64_t before = runtime.worker_counters(0).commands.value();
+    expect_error(EINVAL, [&] { a.modify(rts(kPsnOfA)); });
+    expect_error(EINVAL, [&] { a.modify({.timeout = std::uint8_t{14}}); });
+    expect_error(EINVAL, [&] { b.modify({.qp_state = VerbsQpState::err}); });
+    expect_error(EINVAL, [&] { a.modify({.qp_state = VerbsQpState::err, .timeout = std::uint8_t{14}}); });
+    expect_error(EINVAL, [&] {
+        QpAttributes mistaken = init();
+        mistaken.cur_qp_state = VerbsQpState::rts;
+        a.modify(mistaken);
+    });
+    EXPECT_EQ(runtime.worker_counters(0).commands.value(), before);
+    EXPECT_EQ(a.query().attributes.qp_state, VerbsQpState::init);
+}
+
+TEST_F(ByHand, FromErrorOnlyResetLeadsOn) {
+    make_pair();
+    connect();
+    submit(recv(1, 64));
+    b.modify({.qp_state = VerbsQpState::err});
+    EXPECT_EQ(await_one().status, Status::wr_flush_err);
+    expect_error(EINVAL, [&] { b.modify({.min_rnr_timer = std::uint8_t{12}}); });
+    expect_error(EINVAL, [&] { b.modify({}); });
+    expect_error(EINVAL, [&] { b.modify(init()); });
+    expect_error(EINVAL, [&] { b.modify(rts(kPsnOfB)); });
+    b.modify({.qp_state = VerbsQpState::err});
+    b.modify({.qp_state = VerbsQpState::reset});
+    a.modify({.qp_state = VerbsQpState::reset});
+    connect();
+    expect_message(2);
+}
+
+// The verbs have a way from SQE back to RTS. The worker has none: for it the queue pair has failed.
+TEST_F(ByHand, FromAFailedSendQueueOnlyResetLeadsOn) {
+    make_pair(QpType::uc);
+    connect(QpType::uc);
+    WorkRequest bad = rdma(Opcode::rdma_write, 1, 8);
+    bad.sge.lkey ^= 0x5500;
+    submit(bad);
+    EXPECT_EQ(await_one().status, expected(Status::loc_prot_err, Status::loc_qp_op_err));
+    EXPECT_EQ(a.query().attributes.qp_state, expected(VerbsQpState::sqe, VerbsQpState::err));
+    expect_error(expected(EOPNOTSUPP, EINVAL), [&] { a.modify({.qp_state = VerbsQpState::rts}); });
+    expect_error(EINVAL, [&] { a.modify({.remote_access = RemoteAccess{}}); });
+    a.modify({.qp_state = VerbsQpState::reset});
+    b.modify({.qp_state = VerbsQpState::reset});
+    connect(QpType::uc);
+    expect_message(2);
+}
+
+TEST_F(ByHand, AQueuePairOfTheUsualKindIsNotMovedToReset) {
+    connect_pair();
+    const QpHandle before = a.handle();
+    expect_error(EINVAL, [&] { a.modify({.qp_state = VerbsQpState::reset}); });
+    EXPECT_EQ(a.handle(), before);
+    expect_message(1);
+}
+
+TEST_F(ByHand, InfoSaysWhatTheDeviceHas) {
+    make_pair(QpType::ud);
+    a.modify(
+        {.qp_state = VerbsQpState::init, .pkey_index = std::uint16_t{0}, .port_num = std::uint8_t{1}, .qkey = kKey});
+    EXPECT_EQ(a.info().qkey, kKey);
+    EXPECT_TRUE(a.reset());
+    EXPECT_EQ(a.info().qkey, 0u);
+
+    make_pair();
+    EXPECT_EQ(a.info().psn, 0u);
+    connect();
+    EXPECT_EQ(a.info().psn, kPsnOfA);
+    EXPECT_TRUE(a.reset());
+    EXPECT_EQ(a.info().psn, 0u);
+    // What has more bits than the device has room for.
+    a.modify(init());
+    const std::function<void(QpAttributes&)> changes[] = {
+        [](QpAttributes& to) { to.rq_psn = 1u << 24; },
+        [](QpAttributes& to) { to.dest_qp_num = 1u << 24; },
+        [](QpAttributes& to) { to.ah_attr->flow_label = 1u << 20; },
+    };
+    for (const auto& change : changes) {
+        QpAttributes to = rtr(b.qp_num(), kPsnOfB);
+        change(to);
+        expect_error(EINVAL, [&] { a.modify(to); });
+    }
+    a.modify(rtr(b.qp_num(), kPsnOfB));
+    expect_error(EINVAL, [&] { a.modify(rts(1u << 24)); });
+    EXPECT_EQ(a.query().attributes.qp_state, VerbsQpState::rtr);
 }
 
 TEST_F(ByHand, TheDeviceSaysWhatItIs) {

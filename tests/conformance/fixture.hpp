@@ -17,9 +17,11 @@
 #include <cstring>
 #include <filesystem>
 #include <initializer_list>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -147,8 +149,8 @@ protected:
     // The limit is generous, because the guest of scripts/rxe-vm is slow. It only ends a test that hangs.
     static constexpr std::chrono::seconds kPatience{120};
 
-    explicit Conformance(const Config& config = test_config())
-        : runtime((Exercised::get().begin(), config)),
+    explicit Conformance(const Config& config = test_config(), std::unique_ptr<Platform> platform = nullptr)
+        : runtime((Exercised::get().begin(), config), std::move(platform)),
           session(runtime.open_session()),
           local(runtime.allocate(kBytes, Access::all())),
           remote(runtime.allocate(kBytes, Access::all())) {

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "base/log.hpp"
+#include "control/platform.hpp"
 #include "exercised.hpp"
 #include "mlx5_model.hpp"
 #include "patient.hpp"
@@ -64,7 +65,10 @@ private:
 /// A context that notes which queue pairs the test creates.
 class TestRuntime : public Context {
 public:
-    explicit TestRuntime(const Config& config) : TestRuntime(open(config)) {}
+    /// With a platform, the runtime is in this process, whatever the environment says. So this is only for tests with
+    /// "InThisProcess" in their names.
+    explicit TestRuntime(const Config& config, std::unique_ptr<Platform> platform = nullptr)
+        : TestRuntime(open(config, std::move(platform))) {}
 
     /// Stops the runtime. With an attachment, closes everything that the attachment has opened.
     bool stop() { return embedded_ != nullptr ? embedded_->stop() : attached_->stop(); }
@@ -114,9 +118,11 @@ private:
         std::unique_ptr<Open<Runtime>> embedded;
         std::unique_ptr<Open<Attachment>> attached;
     };
-    static Made open(const Config& config) {
+    static Made open(const Config& config, std::unique_ptr<Platform> platform) {
         Made made;
-        if (attached_tests()) {
+        if (platform != nullptr) {
+            made.embedded = std::make_unique<Open<Runtime>>(config, std::move(platform));
+        } else if (attached_tests()) {
             set_log_level(config.log_level);
             AttachOptions options = test::patient({.path = SharedDaemon::serve(config)});
             // Without a kernel behind the device, own memory needs no permission.

@@ -305,12 +305,12 @@ TEST_F(SoftFaults, calls_of_the_device_fail_at_their_turn_with_their_errno) {
     testing::expect_planned_error(ENOSPC,
                                   [&] { (void)device->register_memory(a.pd.get(), a.at(0), 8, a.address(0), 0); });
     // Only the planned transition of the planned QP fails.
-    device->inject({.kind = Kind::modify, .qp_num = a.qp->qp_num, .state = IBV_QPS_ERR, .error = ETIMEDOUT});
-    a.move_to(IBV_QPS_RESET);
-    b.move_to(IBV_QPS_ERR);
-    testing::expect_planned_error(ETIMEDOUT, [&] { a.move_to(IBV_QPS_ERR); });
-    EXPECT_EQ(a.state(), IBV_QPS_RESET);
+    device->inject({.kind = Kind::modify, .qp_num = a.qp->qp_num, .state = IBV_QPS_RESET, .error = ETIMEDOUT});
     a.move_to(IBV_QPS_ERR);
+    b.move_to(IBV_QPS_RESET);
+    testing::expect_planned_error(ETIMEDOUT, [&] { a.move_to(IBV_QPS_RESET); });
+    EXPECT_EQ(a.state(), IBV_QPS_ERR);
+    a.move_to(IBV_QPS_RESET);
     device->inject({.kind = Kind::destroy_qp, .qp_num = a.qp->qp_num, .error = EBUSY});
     EXPECT_EQ(device->destroy(a.qp.get()), EBUSY);
 }

@@ -40,8 +40,22 @@ TEST_F(SoftState, a_transition_needs_its_attributes_and_takes_no_others) {
     a.move_to(IBV_QPS_ERR);
     expect_error(EINVAL, "from ERR to INIT", [&] { device->modify(a.qp.get(), init.attr, init.mask); });
     a.move_to(IBV_QPS_RESET);
+    expect_error(EINVAL, "from RESET to ERR", [&] { a.move_to(IBV_QPS_ERR); });
+    a.move_to(IBV_QPS_RESET);
     device->modify(a.qp.get(), init.attr, init.mask);
     EXPECT_EQ(a.state(), IBV_QPS_INIT);
+}
+
+// As ibv_query_qp() does it: the thread that posts may read ibv_qp::state meanwhile.
+TEST_F(SoftState, only_a_query_for_the_state_stores_it_in_the_queue_pair) {
+    End a(*device), b(*device);
+    connect(a, b);
+    EXPECT_EQ(a.post(1, IBV_WR_SEND, {a.sge(0, 8), {0, 8, 0}}), 0);  // the second SGE has no memory
+    EXPECT_WC(a.sent(), 1, IBV_WC_LOC_PROT_ERR);
+    EXPECT_EQ(device->query(a.qp.get(), IBV_QP_CAP).qp_state, IBV_QPS_ERR);
+    EXPECT_EQ(a.qp->state, IBV_QPS_RTS);
+    EXPECT_EQ(device->query(a.qp.get(), IBV_QP_STATE).qp_state, IBV_QPS_ERR);
+    EXPECT_EQ(a.qp->state, IBV_QPS_ERR);
 }
 
 TEST_F(SoftState, attribute_values_out_of_range_are_refused_and_named) {

@@ -1,13 +1,12 @@
-// The state machine of a QP. It says which attributes each transition needs and allows (IBTA table "QP state transition
-// properties", for each QP type), and what each transition does.
-#include <array>
+// The state machine of a QP: which values of attributes it accepts, and what each transition does.
 #include <mutex>
-#include <span>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include <fmt/format.h>
 
+#include "device/qp_moves.hpp"
 #include "device/soft/engine.hpp"
 #include "device/soft/queues.hpp"
 #include "device/soft/soft_device.hpp"
@@ -17,94 +16,6 @@ namespace pollcore {
 namespace {
 
 using soft::SoftQp;
-
-struct AllowedMove {
-    ibv_qp_state from;
-    ibv_qp_state to;
-    int required;
-    int optional;
-};
-
-constexpr int kConnected = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-constexpr int kRtr = kConnected | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-constexpr int kRts = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
-constexpr int kInit = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-constexpr int kUdInit = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
-
-constexpr std::array kRcTransitions = {
-    AllowedMove{IBV_QPS_RESET, IBV_QPS_INIT, kInit, 0},
-    AllowedMove{IBV_QPS_INIT, IBV_QPS_INIT, 0, kInit},
-    AllowedMove{IBV_QPS_INIT, IBV_QPS_RTR, kRtr, IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS},
-    AllowedMove{IBV_QPS_RTR, IBV_QPS_RTS, kRts, IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER},
-    AllowedMove{IBV_QPS_RTS, IBV_QPS_RTS, 0, IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER},
-};
-constexpr std::array kUcTransitions = {
-    AllowedMove{IBV_QPS_RESET, IBV_QPS_INIT, kInit, 0},
-    AllowedMove{IBV_QPS_INIT, IBV_QPS_INIT, 0, kInit},
-    AllowedMove{IBV_QPS_INIT, IBV_QPS_RTR, kConnected, IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS},
-    AllowedMove{IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN, IBV_QP_ACCESS_FLAGS},
-    AllowedMove{IBV_QPS_RTS, IBV_QPS_RTS, 0, IBV_QP_ACCESS_FLAGS},
-    AllowedMove{IBV_QPS_SQE, IBV_QPS_RTS, 0, IBV_QP_ACCESS_FLAGS},
-};
-constexpr std::array kUdTransitions = {
-    AllowedMove{IBV_QPS_RESET, IBV_QPS_INIT, kUdInit, 0},
-    AllowedMove{IBV_QPS_INIT, IBV_QPS_INIT, 0, kUdInit},
-    AllowedMove{IBV_QPS_INIT, IBV_QPS_RTR, 0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY},
-    AllowedMove{IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN, IBV_QP_QKEY},
-    AllowedMove{IBV_QPS_RTS, IBV_QPS_RTS, 0, IBV_QP_QKEY},
-    AllowedMove{IBV_QPS_SQE, IBV_QPS_RTS, 0, IBV_QP_QKEY},
-};
-
-[[nodiscard]] std::span<const AllowedMove> transitions_of(ibv_qp_type type) {
-    switch (type) {
-        case IBV_QPT_UC: return kUcTransitions;
-        case IBV_QPT_UD: return kUdTransitions;
-        default: return kRcTransitions;
-    }
-}
-
-struct Name {
-    int bit;
-    std::string_view name;
-};
-constexpr std::array kNames = {
-    Name{IBV_QP_ACCESS_FLAGS, "IBV_QP_ACCESS_FLAGS"},
-    Name{IBV_QP_PKEY_INDEX, "IBV_QP_PKEY_INDEX"},
-    Name{IBV_QP_PORT, "IBV_QP_PORT"},
-    Name{IBV_QP_QKEY, "IBV_QP_QKEY"},
-    Name{IBV_QP_AV, "IBV_QP_AV"},
-    Name{IBV_QP_PATH_MTU, "IBV_QP_PATH_MTU"},
-    Name{IBV_QP_TIMEOUT, "IBV_QP_TIMEOUT"},
-    Name{IBV_QP_RETRY_CNT, "IBV_QP_RETRY_CNT"},
-    Name{IBV_QP_RNR_RETRY, "IBV_QP_RNR_RETRY"},
-    Name{IBV_QP_RQ_PSN, "IBV_QP_RQ_PSN"},
-    Name{IBV_QP_MAX_QP_RD_ATOMIC, "IBV_QP_MAX_QP_RD_ATOMIC"},
-    Name{IBV_QP_ALT_PATH, "IBV_QP_ALT_PATH"},
-    Name{IBV_QP_MIN_RNR_TIMER, "IBV_QP_MIN_RNR_TIMER"},
-    Name{IBV_QP_SQ_PSN, "IBV_QP_SQ_PSN"},
-    Name{IBV_QP_MAX_DEST_RD_ATOMIC, "IBV_QP_MAX_DEST_RD_ATOMIC"},
-    Name{IBV_QP_DEST_QPN, "IBV_QP_DEST_QPN"},
-};
-
-[[nodiscard]] std::string names_of(int bits) {
-    std::string text;
-    for (const Name& known : kNames) {
-        if ((bits & known.bit) == 0)
-            continue;
-        bits &= ~known.bit;
-        text += text.empty() ? "" : ", ";
-        text += known.name;
-    }
-    if (bits != 0)
-        text += fmt::format("{}{:#x}", text.empty() ? "" : ", ", static_cast<unsigned>(bits));
-    return text;
-}
-
-[[nodiscard]] std::string_view name_of(ibv_qp_state state) {
-    constexpr std::array<std::string_view, 7> kStates = {"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};
-    const auto index = static_cast<std::size_t>(state);
-    return index < kStates.size() ? kStates[index] : "of no name";
-}
 
 struct Check {
     const SoftDevice& device;
@@ -118,26 +29,8 @@ struct Check {
     }
 
     void masks(int mask) const {
-        const int given = mask & ~(IBV_QP_STATE | IBV_QP_CUR_STATE);
-        if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) {
-            if (given != 0)
-                throw refuse(fmt::format("no other attribute goes with it, given {}", names_of(given)));
-            return;
-        }
-        for (const AllowedMove& known : transitions_of(qp.qp_type)) {
-            if (known.from != from || known.to != to)
-                continue;
-            if (const int missing = known.required & ~given; missing != 0) {
-                throw refuse(fmt::format("it needs {} too", names_of(missing)));
-            }
-            if (const int extra = given & ~(known.required | known.optional); extra != 0) {
-                throw refuse(fmt::format("it does not take {}", names_of(extra)));
-            }
-            return;
-        }
-        throw refuse(
-            "there is no such transition; the way is RESET, INIT, RTR, RTS, from SQE (UC and UD) back to RTS, and "
-            "from any state ERR or RESET");
+        if (const std::string why = why_no_move(qp.qp_type, from, to, mask); !why.empty())
+            throw refuse(why);
     }
 
     void at_most(std::string_view what, std::uint64_t value, std::uint64_t most) const {
@@ -277,7 +170,7 @@ void SoftDevice::modify(ibv_qp* base, ibv_qp_attr& attr, int mask) {
     qp.state = to;
 }
 
-ibv_qp_attr SoftDevice::query(ibv_qp* base, int) {
+ibv_qp_attr SoftDevice::query(ibv_qp* base, int mask) {
     auto& qp = static_cast<SoftQp&>(*base);
     const std::lock_guard engine_guard(qp.engine->lock());
     ibv_qp_attr attr = qp.attr;
@@ -286,7 +179,8 @@ ibv_qp_attr SoftDevice::query(ibv_qp* base, int) {
     attr.rq_psn = qp.rx.expected_psn;
     attr.sq_psn = qp.tx.next_psn;
     attr.cap = qp.cap;
-    qp.state = qp.current;
+    if ((mask & IBV_QP_STATE) != 0)
+        qp.state = qp.current;  // as ibv_query_qp() does
     return attr;
 }
 

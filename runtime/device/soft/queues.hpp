@@ -312,7 +312,7 @@ struct alignas(kCacheLine) SoftQp : ibv_qp {
     WorkQueue<RecvWqe> rq;      ///< not used with an SRQ
     SoftSrq* shared = nullptr;  ///< the SRQ that receives are taken from; constant
     /// True if small messages wait in their CQEs. Only with SoftProfile::copies_at_poll, and without
-    /// QpOptions::foreign_addresses.
+    /// QpOptions::leave_memory.
     bool payload_in_cqe = false;
     bool receive_taken = false;  ///< with an SRQ: `taken` holds the receive of the message that is arriving
     bool last_wqe_said = false;  ///< with an SRQ: LAST_WQE_REACHED was raised since the QP left RESET

@@ -68,7 +68,7 @@ DeviceLimits default_soft_limits() noexcept {
     limits.hca_core_clock_khz = 1'000'000;
     limits.poll = kPollOfSoftware;
     limits.moderation_count_max = limits.moderation_period_max_us = 0xffff;
-    limits.foreign_addresses = true;
+    limits.leaves_memory = true;
     return limits;
 }
 

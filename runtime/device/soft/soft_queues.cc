@@ -154,7 +154,7 @@ ibv_qp* SoftDevice::create_qp(QpOptions& options) {
                     fmt::format("cannot make a QP on {}: its SRQ is of another thread domain", describe()));
     }
     auto qp = std::make_unique<SoftQp>();
-    qp->payload_in_cqe = options_.profile.copies_at_poll && !options.foreign_addresses;
+    qp->payload_in_cqe = options_.profile.copies_at_poll && !options.leave_memory;
     qp->sq.allocate(cap.max_send_wr, cap.max_send_sge);
     if (srq == nullptr) {
         qp->rq.allocate(cap.max_recv_wr, cap.max_recv_sge);

@@ -193,7 +193,7 @@ void VerbsDevice::query_limits() {
     limits_.poll = soft_roce ? kPollOfSoftRoce : mlx5 ? kPollOfMlx5 : kPollOfOthers;
     // Soft-RoCE's library leaves all memory of SGEs to the kernel. mlx5's library can be told to leave this memory to
     // the NIC. The behaviour of other providers is not known.
-    limits_.foreign_addresses = soft_roce || mlx5;
+    limits_.leaves_memory = soft_roce || mlx5;
     ibv_device_attr_ex more{};
     if (ibv_query_device_ex(context_.get(), nullptr, &more) == 0) {  // otherwise the device has none of these features
         limits_.moderation_count_max = more.cq_mod_caps.max_cq_count;

@@ -196,7 +196,7 @@ void VerbsDevice::check_cap(const ibv_qp_cap& cap) const {
 // into the CQE. When the CQ is polled, the CPU copies the message to the SGE's address (rdma-core 44,
 // providers/mlx5/cq.c).
 ibv_qp* VerbsDevice::create_untouching_qp(ibv_pd* pd, ibv_qp_init_attr& attr) {
-    if (!limits_.foreign_addresses) {
+    if (!limits_.leaves_memory) {
         throw Error(
             EOPNOTSUPP,
             fmt::format("RDMA device {}: its provider is not known to leave the memory of work requests to the device, "
@@ -235,7 +235,7 @@ ibv_qp* VerbsDevice::create_qp(QpOptions& options) {
     attr.qp_type = options.type;
     attr.sq_sig_all = options.signal_all ? 1 : 0;
     ibv_pd* pd = options.domain == nullptr ? options.pd : own(*options.domain).within(options.pd);
-    ibv_qp* qp = options.foreign_addresses ? create_untouching_qp(pd, attr) : ibv_create_qp(pd, &attr);
+    ibv_qp* qp = options.leave_memory ? create_untouching_qp(pd, attr) : ibv_create_qp(pd, &attr);
     if (qp == nullptr) {
         const ibv_qp_cap& cap = options.cap;
         throw verbs_error(
