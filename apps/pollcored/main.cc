@@ -40,6 +40,14 @@ void raise_descriptor_limit() noexcept {
     }
 }
 
+/// An operator of a daemon wants its statistics.
+Config with_statistics(Config config) {
+    if (config.statistics.segment == StatisticsConfig::Segment::automatic) {
+        config.statistics.segment = StatisticsConfig::Segment::on;
+    }
+    return config;
+}
+
 int serve(const Config& config, const Options& options) {
     std::vector<std::uint32_t> cores;
     for (const WorkerConfig& worker : config.workers) {
@@ -51,7 +59,7 @@ int serve(const Config& config, const Options& options) {
         set_log_level(config.log_level);
         log_info("pollcored {} with {}", POLLCORE_VERSION, options.config_file.native());
         raise_descriptor_limit();
-        return Daemon(config, [&options] { return read(options); }).run();
+        return Daemon(config, [&options] { return with_statistics(read(options)); }).run();
     } catch (const std::exception& error) {
         log_error("{}", error.what());
         return kExitFailed;
@@ -72,7 +80,7 @@ int run(const Options& options) {
         case Options::Action::print: fmt::print("{}", print_config(config)); return kExitOk;
         case Options::Action::run: break;
     }
-    return serve(config, options);
+    return serve(with_statistics(std::move(config)), options);
 }
 
 }  // namespace

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "figures.hpp"
 #include "pollcore/latency.hpp"
 #include "round_trip.hpp"
-#include "statistics.hpp"
 #include "threads.hpp"
 #include "workload.hpp"
 

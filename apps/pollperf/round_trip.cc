@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "cycle_stamp.hpp"
+#include "figures.hpp"
 #include "pollcore/limits.hpp"
-#include "statistics.hpp"
 #include "threads.hpp"
 
 namespace pollcore::perf {

@@ -17,8 +17,8 @@
 
 #include "command_line.hpp"
 #include "config/cpus.hpp"
+#include "figures.hpp"
 #include "pollcore/config.hpp"
-#include "statistics.hpp"
 #include "threads.hpp"
 
 namespace pollcore::perf {

@@ -206,6 +206,20 @@ struct AttachConfig {
     bool operator==(const AttachConfig&) const = default;
 };
 
+/// The statistics segment (statistics.hpp).
+struct StatisticsConfig {
+    enum class Segment {
+        automatic,  ///< pollcored has one, a program that embeds a runtime does not
+        on,
+        off,
+    };
+    Segment segment = Segment::automatic;
+    std::string name;   ///< by which pollstat shows the runtime; empty: the name of its program
+    std::string group;  ///< whose members may read the segment; empty: the group of the process
+
+    bool operator==(const StatisticsConfig&) const = default;
+};
+
 /// The configuration of a runtime. It is read from a TOML file (config/pollcored.toml), or filled in by a program.
 struct Config {
     std::vector<DeviceConfig> devices;
@@ -213,6 +227,7 @@ struct Config {
     std::vector<ServiceConfig> services;
     MemoryConfig memory;
     AttachConfig attach;
+    StatisticsConfig statistics;
     LogLevel log_level = LogLevel::info;
     std::uint32_t qps_max = kQpsDefault;  ///< queue pairs of the whole runtime; a power of two
     bool share_cores = false;             ///< lock no worker cores: other runtimes may have workers on these cores, too

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -31,6 +32,10 @@ inline constexpr std::size_t kWakeBuckets = 40;
     return bucket < kWakeBuckets ? bucket : kWakeBuckets - 1;
 }
 
+/// See WorkerCounters::waiting.
+inline constexpr unsigned kWaitingBits = 3;
+static_assert(kIdlePolicies < 1u << kWaitingBits);
+
 /// Written by the worker's thread.
 struct alignas(kCacheLine) WorkerCounters {
     Counter steps;              ///< looks for work
@@ -56,13 +61,17 @@ struct alignas(kCacheLine) WorkerCounters {
     Counter broken_sessions;    ///< sessions whose rings had impossible contents
     Counter commands;           ///< commands of the control thread that the worker has carried out
     // How the worker waits for work: see IdlePolicy.
-    std::array<Counter, kIdlePolicies> idle_cycles;  ///< cycles without work, by policy; all other cycles were work
-    Counter sleeps;                                  ///< times that the worker slept
-    Counter spurious_wakeups;                        ///< times that the worker found nothing to do after a sleep
-    Counter cq_events;                               ///< completion events taken
-    Counter cq_event_acks;                           ///< calls that acknowledged completion events
-    Counter failed_arms;      ///< times that the worker stayed awake because a CQ could not be armed
-    Counter failed_channels;  ///< completion channels that were given up
+    /// Cycles without work, by policy; all other cycles were work. The wait under way is not in it: idle_cycles_now().
+    std::array<Counter, kIdlePolicies> idle_cycles;
+    /// 0 while the worker works; else when it began to wait by its present policy, with the policy in the lowest
+    /// kWaitingBits bits.
+    Counter waiting;
+    Counter sleeps;            ///< times that the worker slept
+    Counter spurious_wakeups;  ///< times that the worker found nothing to do after a sleep
+    Counter cq_events;         ///< completion events taken
+    Counter cq_event_acks;     ///< calls that acknowledged completion events
+    Counter failed_arms;       ///< times that the worker stayed awake because a CQ could not be armed
+    Counter failed_channels;   ///< completion channels that were given up
     Counter applications_woken;
     Counter asleep;  ///< 1 while the worker sleeps, else 0
     /// Cycles from the wake-up by a session to the worker's next step, by wake_bucket().
@@ -71,6 +80,37 @@ struct alignas(kCacheLine) WorkerCounters {
     /// some, at most 16 times (D17).
     Counter longest_step_cycles;
 };
+
+/// WorkerCounters::idle_cycles, with the wait under way. `now` is the worker's clock (cycles.hpp). Any thread.
+[[nodiscard]] inline std::array<std::uint64_t, kIdlePolicies> idle_cycles_now(const WorkerCounters& worker,
+                                                                              std::uint64_t now) noexcept {
+    std::array<std::uint64_t, kIdlePolicies> all{};
+    const auto read = [&] {
+        std::uint64_t sum = 0;
+        for (std::size_t i = 0; i < all.size(); ++i) {
+            all[i] = worker.idle_cycles[i].value();
+            sum += all[i];
+        }
+        std::atomic_thread_fence(std::memory_order_acquire);
+        return sum;
+    };
+    constexpr int kTries = 16;
+    std::uint64_t sum = read();
+    for (int tries = 0; tries < kTries; ++tries) {
+        const std::uint64_t waiting = worker.waiting.value();
+        std::atomic_thread_fence(std::memory_order_acquire);
+        if (const std::uint64_t again = read(); again != sum) {
+            sum = again;  // a wait has ended meanwhile, and must not count twice or not at all
+            continue;
+        }
+        const std::uint64_t since = waiting >> kWaitingBits << kWaitingBits;
+        if (const std::uint64_t policy = waiting - since; waiting != 0 && policy < kIdlePolicies && now > since) {
+            all[policy] += now - since;
+        }
+        break;
+    }
+    return all;
+}
 
 /// The counters of one receive pool. Written by its worker's thread.
 struct alignas(kCacheLine) ReceivePoolCounters {

@@ -56,6 +56,9 @@ inline constexpr Choice<PollVerbs> kPollVerbs[] = {
 inline constexpr Choice<MemoryConfig::Hugepages> kHugepages[] = {{"require", MemoryConfig::Hugepages::require},
                                                                  {"prefer", MemoryConfig::Hugepages::prefer},
                                                                  {"never", MemoryConfig::Hugepages::never}};
+inline constexpr Choice<StatisticsConfig::Segment> kSegments[] = {{"auto", StatisticsConfig::Segment::automatic},
+                                                                  {"on", StatisticsConfig::Segment::on},
+                                                                  {"off", StatisticsConfig::Segment::off}};
 inline constexpr Choice<ServiceConfig::Kind> kServiceKinds[] = {{"echo", ServiceConfig::Kind::echo},
                                                                 {"memory", ServiceConfig::Kind::memory}};
 inline constexpr Choice<FlowControl> kFlowChoices[] = {
@@ -125,6 +128,13 @@ void each_field(const AttachConfig& attach, const Cpus&, Visit&& visit) {
 }
 
 template <class Visit>
+void each_field(const StatisticsConfig&, const Cpus&, Visit&& visit) {
+    visit(optional("segment"), &StatisticsConfig::segment, ChoiceRule<StatisticsConfig::Segment>{kSegments});
+    visit(optional("name"), &StatisticsConfig::name, NameRule("the name of the program"));
+    visit(optional("group"), &StatisticsConfig::group, AccountRule{AccountKind::group});
+}
+
+template <class Visit>
 void each_field(const DeviceConfig& device, const Cpus&, Visit&& visit) {
     visit(required("name"), &DeviceConfig::name, NameRule());
     visit(required("kind"), &DeviceConfig::kind, ChoiceRule<DeviceConfig::Kind>{kDeviceKinds});
@@ -179,6 +189,7 @@ void each_section(AnyConfig& config, Visit&& visit) {
     visit.table("runtime", config);
     visit.table("memory", config.memory);
     visit.table("attach", config.attach);
+    visit.table("statistics", config.statistics);
     visit.list("device", config.devices);
     visit.list("worker", config.workers);
     visit.list("service", config.services);

@@ -41,6 +41,7 @@ std::string RuntimeState::add_client_device_here(const std::string& name, std::u
     device.client = client;
     device.shared_name = name;
     device.device = std::move(opened);
+    device.description = device.device->describe();
     Undo take_back([&]() noexcept { remove_client_device_here(device); });
     device.connector = make_connector(*device.device);
     for (std::uint32_t i = 0; i < workers_.size(); ++i) {

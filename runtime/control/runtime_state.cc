@@ -39,6 +39,7 @@ RuntimeState::RuntimeState(const Config& wanted, std::unique_ptr<Platform> stand
         expire_attempts_here();
         post_endings_here();  // if a job could not be posted for lack of memory
         count_things_here();
+        write_statistics_here();
     });
     try {
         executor_->run([&] {
@@ -48,6 +49,7 @@ RuntimeState::RuntimeState(const Config& wanted, std::unique_ptr<Platform> stand
             for (std::size_t i = 0; i < config.workers.size(); ++i) {
                 start_worker(config.workers[i], static_cast<std::uint32_t>(i));
             }
+            start_statistics_here();
         });
         running_.store(true);
     } catch (...) {
@@ -74,6 +76,7 @@ void RuntimeState::open_device(const DeviceConfig& device_config) {
     device.config = device_config;
     device.index = static_cast<std::uint32_t>(devices_.size() - 1);
     device.device = platform->open_device(device_config);
+    device.description = device.device->describe();
     device.connector = make_connector(*device.device);
     device.default_pd = next_pd_++;
     pds_.emplace(device.default_pd,

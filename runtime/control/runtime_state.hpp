@@ -8,7 +8,7 @@
 //   device_queries.cc     what a device says       slots.hpp             what is known of each object
 //   address_handles.cc    address handles          events.cc             events of devices and reports of workers
 //   workers.cc            starting workers         flow_control.cc       flow control of queue pairs
-//   shared_receive_queues.cc, receive_pools.cc
+//   segment_rows.cc        statistics             shared_receive_queues.cc, receive_pools.cc
 //
 // Thread safety: the functions of ControlSide may be called from any thread. Most of them do their work in jobs on the
 // control thread (executor_). Functions named *_here must be called on the control thread. Application threads wait for
@@ -45,6 +45,7 @@
 #include "flow/shared_grants.hpp"
 #include "pollcore/runtime.hpp"
 #include "session/control_side.hpp"
+#include "statistics/segment_writer.hpp"
 #include "worker/ring_pool.hpp"
 #include "worker/worker.hpp"
 #include "worker/worker_proxy.hpp"
@@ -390,6 +391,12 @@ private:
 
     // runtime_state.cc
     void open_device(const DeviceConfig& config);
+    // segment_rows.cc
+    void start_statistics_here() noexcept;
+    void write_statistics_here() noexcept;
+    void write_worker_here(std::uint32_t index) noexcept;
+    void write_session_here(std::uint32_t row, const SessionSlot& session) noexcept;
+    void write_queue_pair_here(std::size_t index) noexcept;
     void start_worker(const WorkerConfig& config, std::uint32_t index);
     /// Makes what the worker needs of the device. Returns the completion channel, or null if the worker never sleeps.
     [[nodiscard]] static CompletionChannel* make_worker_objects(DeviceSlot& device, std::uint32_t index,
@@ -587,6 +594,9 @@ private:
     HandlePool<MwHandle> window_handles_{kMemoryWindowsMax};
     std::vector<std::unique_ptr<WindowSlot>> windows_;  // by index
     std::vector<std::unique_ptr<WorkerSlot>> workers_;
+    std::unique_ptr<statistics::SegmentWriter> statistics_;  // null: there is no segment
+    std::uint32_t session_rows_ = 0;                         // rows of sessions in the segment
+    std::size_t next_qp_row_ = 0;                            // the queue pair that was written last
     std::map<std::uint32_t, SessionSlot> sessions_;
     std::vector<std::unique_ptr<SrqSlot>> srqs_;  // by index
     std::vector<std::uint16_t> srq_generations_;

@@ -38,6 +38,7 @@ struct DeviceSlot {
     /// it is a device of the configuration, for all.
     std::uint32_t client = 0;
     std::string shared_name;
+    std::string description;         // Device::describe()
     std::unique_ptr<Device> device;  // null: the process has ended, and the slot is free
     std::unique_ptr<Connector> connector;
     std::map<std::uint32_t, std::unique_ptr<ThreadDomain>> domains;        // by worker

@@ -74,7 +74,11 @@ void turn_worker(Worker& worker, const std::atomic<bool>& stop, const IdleLadder
     bool slept = false;
     const auto leave = [&](std::uint64_t at) {
         counters.idle_cycles[static_cast<std::size_t>(rung->policy)].add(at - since);
+        std::atomic_thread_fence(std::memory_order_release);
         since = at;
+    };
+    const auto enter = [&] {
+        counters.waiting.set((since >> kWaitingBits << kWaitingBits) + static_cast<std::uint64_t>(rung->policy));
     };
     while (!stop.load(std::memory_order_relaxed)) {
         const std::uint64_t time = now();
@@ -82,6 +86,7 @@ void turn_worker(Worker& worker, const std::atomic<bool>& stop, const IdleLadder
         if (worker.step(time, rung->policy == IdlePolicy::spin ? kLooks : 1) != 0) {
             if (idle) {
                 leave(time);
+                counters.waiting.set(0);
                 rung = rungs.data();
                 idle = slept = false;
             }
@@ -90,9 +95,11 @@ void turn_worker(Worker& worker, const std::atomic<bool>& stop, const IdleLadder
         if (!idle) {
             idle = true;
             since = time;
+            enter();
         } else if (time - since >= rung->cycles) [[unlikely]] {
             leave(time);
             ++rung;
+            enter();
         }
         if (slept) [[unlikely]] {
             slept = false;
@@ -112,6 +119,7 @@ void turn_worker(Worker& worker, const std::atomic<bool>& stop, const IdleLadder
                 }
                 leave(now());
                 rung = rungs.data();
+                enter();
                 break;
         }
     }

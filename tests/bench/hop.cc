@@ -2,7 +2,7 @@
 #include <stdexcept>
 
 #include "apps/pollperf/cycle_stamp.hpp"
-#include "apps/pollperf/statistics.hpp"
+#include "apps/pollperf/figures.hpp"
 #include "base/clock.hpp"
 #include "ring_rows.hpp"
 #include "running.hpp"

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "apps/pollperf/cycle_stamp.hpp"
-#include "apps/pollperf/statistics.hpp"
+#include "apps/pollperf/figures.hpp"
 #include "arena.hpp"
 #include "base/clock.hpp"
 #include "base/look.hpp"

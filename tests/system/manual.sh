@@ -10,6 +10,7 @@ build=${POLLCORE_BUILD:?the build directory}
 pages=$build/apps/manual/pages
 pollcored=$build/apps/pollcored/pollcored
 pollperf=$build/apps/pollperf/pollperf
+pollstat=$build/apps/pollstat/pollstat
 
 step='the pages are man(7) without a fault'
 mandoc -T lint -W error "$pages"/*.1 >"$work/lint.out"
@@ -35,7 +36,7 @@ rest_is_behind() {
     done < <(grep -oE -e '--[A-Za-z_-]+' "$work/short.out")
     [[ $(wc -w <"$work/help.out") -gt $(wc -w <"$work/short.out") ]] || fail "$* --help-all says no more than --help"
 }
-commands=("$pollcored" "$pollperf" "$pollperf lat" "$pollperf wake")
+commands=("$pollcored" "$pollperf" "$pollperf lat" "$pollperf wake" "$pollstat")
 step='--help of each program and script fits a screen'
 sizes=''
 for command in "${commands[@]}"; do
@@ -76,10 +77,11 @@ least=5 same_as_help pollcored.1 "$pollcored"
 least=20 same_as_help pollperf-lat.1 "$pollperf" lat
 least=5 same_as_help pollperf-wake.1 "$pollperf" wake
 least=1 same_as_help pollperf.1 "$pollperf"
+least=6 same_as_help pollstat.1 "$pollstat"
 passed "options:$options"
 
 step='--version says how a program was built'
-for program in "$pollcored" "$pollperf"; do
+for program in "$pollcored" "$pollperf" "$pollstat"; do
     "$program" --version >"$work/version.out"
     [[ $(sed -n 1p "$work/version.out") =~ ^[a-z]+\ [0-9]+\.[0-9]+\.[0-9]+$ ]] || fail 'the first line is not name and version'
     grep -q '^built from [^ ]' "$work/version.out"

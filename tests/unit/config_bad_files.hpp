@@ -108,9 +108,10 @@ inline std::vector<BadFile> all() {
          "f.toml:1: worker: there is none; accepted: 1 to 128 tables [[worker]]"},
         {"an_unknown_table", join({kDevice, kWorker, "[[services]]\nname = \"s\"\n"}),
          "f.toml:7: services = [...]: there is no such key, did you mean \"service\"?; accepted: [runtime], "
-         "[memory], [attach], [[device]], [[worker]], [[service]]"},
+         "[memory], [attach], [statistics], [[device]], [[worker]], [[service]]"},
         {"a_key_outside_of_tables", join({"qps_max = 16\n", kDevice, kWorker}),
-         "f.toml:1: qps_max = 16: there is no such key; accepted: [runtime], [memory], [attach], [[device]], "
+         "f.toml:1: qps_max = 16: there is no such key; accepted: [runtime], [memory], [attach], [statistics], "
+         "[[device]], "
          "[[worker]], [[service]]"},
         {"a_device_that_is_no_list", join({"[device]\nname = \"d\"\n", kWorker}),
          "f.toml:1: device = {...}: it is a table where a list of tables belongs; accepted: a table "

@@ -180,6 +180,11 @@ size = "64MiB"  # default
 [attach]
 path = ""  # default
 
+[statistics]
+segment = "auto"  # default
+name = ""  # default
+group = ""  # default
+
 [[device]]
 name = "d"
 kind = "soft"
@@ -229,6 +234,9 @@ public:
         made.hang_limit = std::chrono::milliseconds(pick({1, 1500, 60'000, 600'000}));
         made.log_level = static_cast<LogLevel>(number(0, 3));
         made.memory.hugepages = static_cast<MemoryConfig::Hugepages>(number(0, 2));
+        made.statistics.segment = static_cast<StatisticsConfig::Segment>(number(0, 2));
+        made.statistics.name = pick({"", "trading-1"});
+        made.statistics.group = pick({"", "root", "123456"});
         made.memory.size = number(8, 1u << 19) * (2ull << 20);
         if (number(0, 1) != 0) {
             made.attach.path = pick({"/run/p.sock", "/tmp/a b", "/tmp/\"quoted\" \\ back"});

@@ -152,10 +152,10 @@ TEST(ConfigFile, deep_within_dots_and_brackets_is_no_stack_overflow) {
     for (int i = 0; i < 126; ++i) {
         text += i == 125 ? "]\n" : "]}\n";
     }
-    EXPECT_EQ(
-        message_of(text),
-        "f.toml:1: a = {...}: there is no such key; accepted: [runtime], [memory], [attach], [[device]], [[worker]], "
-        "[[service]]");
+    EXPECT_EQ(message_of(text),
+              "f.toml:1: a = {...}: there is no such key; accepted: [runtime], [memory], [attach], [statistics], "
+              "[[device]], [[worker]], "
+              "[[service]]");
 }
 
 // ---- Configurations built in code ----

@@ -9,6 +9,7 @@
 #include "manual/manual.hpp"
 #include "pollcored/daemon_command_line.hpp"
 #include "pollperf/perf_command_line.hpp"
+#include "pollstat/stat_command_line.hpp"
 
 namespace {
 
@@ -34,6 +35,7 @@ int main(int argc, char** argv) {
     const std::filesystem::path directory = argv[1];
     const daemon::DaemonCommandLine of_daemon(argv[2]);
     const perf::PerfCommandLine of_perf;
+    const stat::StatCommandLine of_stat;
 
     std::vector<manual::Section> daemon_sections = daemon::DaemonCommandLine::sections();
     daemon_sections.push_back(
@@ -46,7 +48,7 @@ int main(int argc, char** argv) {
          "pollcored",
          "share RDMA devices among processes",
          daemon_sections,
-         {"pollperf(1)", "systemctl(1)", "rdma(8)", "ibv_devices(1)"}},
+         {"pollperf(1)", "pollstat(1)", "systemctl(1)", "rdma(8)", "ibv_devices(1)"}},
         {&of_perf.app,
          "pollperf",
          "measure RDMA operations",
@@ -62,12 +64,17 @@ int main(int argc, char** argv) {
          "measure what each way to wait costs",
          perf_sections,
          {"pollperf(1)", "pollcored(1)"}},
+        {&of_stat.app,
+         "pollstat",
+         "show what runtimes of pollcore do",
+         stat::StatCommandLine::sections(),
+         {"pollcored(1)", "pollperf(1)"}},
     };
     bool written = true;
     for (const manual::Page& page : pages) {
         written &= write(directory / (page.name + ".1"), manual::manual_page(page));
     }
-    for (const CLI::App* program : {&of_daemon.app, &of_perf.app}) {
+    for (const CLI::App* program : {&of_daemon.app, &of_perf.app, &of_stat.app}) {
         written &= write(directory / program->get_name(), manual::bash_completion(*program));
     }
     return written ? 0 : 1;

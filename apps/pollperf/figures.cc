@@ -1,4 +1,4 @@
-#include "statistics.hpp"
+#include "figures.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "pollperf/figures.hpp"
 #include "pollperf/peer_letter.hpp"
-#include "pollperf/statistics.hpp"
 
 namespace pollcore::perf {
 namespace {

@@ -1,0 +1,17 @@
+// Texts of a segment, for a terminal.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/printable.hpp"
+
+namespace pollcore::stat {
+
+/// The text with each byte that is not printable ASCII as \xNN. A program may have chosen it.
+[[nodiscard]] inline std::string harmless(std::string_view text) {
+    const std::string quoted = printable(text);
+    return quoted.substr(1, quoted.size() - 2);
+}
+
+}  // namespace pollcore::stat

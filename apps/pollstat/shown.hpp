@@ -1,0 +1,38 @@
+// What a person wants to see of two snapshots: values in people's units, how much counters grew in a second, and values
+// that follow from several fields.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "pollcore/statistics.hpp"
+
+namespace pollcore::stat {
+
+struct ShownField {
+    std::string name;
+    statistics::Kind kind{};
+    std::string unit;  ///< such as "ns", or empty
+};
+
+struct ShownValue {
+    std::string text;           ///< of a text
+    std::vector<double> total;  ///< of all others; a histogram has several
+    double rate = 0;            ///< of a counter: growth in a second
+};
+
+struct ShownTable {
+    std::string name;
+    std::vector<ShownField> fields;
+    std::vector<std::vector<ShownValue>> rows;
+
+    [[nodiscard]] std::optional<std::size_t> field(std::string_view name) const noexcept;
+};
+
+/// `before` is an earlier snapshot of the same segment. Rows of things that it does not have get the rate 0. Cycles are
+/// given in nanoseconds. Workers get the field "busy": the share of the time between the snapshots in which the worker
+/// had work. Texts are printable.
+[[nodiscard]] std::vector<ShownTable> shown(const statistics::Snapshot& before, const statistics::Snapshot& now);
+
+}  // namespace pollcore::stat

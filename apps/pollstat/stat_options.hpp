@@ -1,0 +1,35 @@
+// The command line of pollstat.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace pollcore::stat {
+
+enum ExitCode : int {
+    kExitOk = 0,
+    kExitNothing = 1,  ///< there is no such runtime, or it may not be read, or it has ended
+    kExitUsage = 2,
+};
+
+struct Options {
+    enum class Action { list, once, watch };
+    Action action = Action::once;
+    bool json = false;
+    std::string runtime;  ///< a name, a process number, or a file; empty: the only one
+    std::string watch;    ///< "ROW.FIELD"
+    std::chrono::nanoseconds interval{std::chrono::seconds(1)};
+    std::uint64_t count = 0;  ///< lines of watch; 0: no end
+};
+
+/// The result of parsing the command line. It has either options, or the exit code after --help, --version or a
+/// mistake. In the second case, parse_options() has already printed the text.
+struct ParsedOptions {
+    std::optional<Options> options;
+    int exit_code = 0;
+};
+[[nodiscard]] ParsedOptions parse_options(int argc, const char* const* argv);
+
+}  // namespace pollcore::stat

@@ -1,0 +1,86 @@
+#include "table_text.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include <fmt/format.h>
+
+namespace pollcore::stat {
+namespace {
+
+using statistics::Kind;
+
+std::string value_text(const ShownField& field, const ShownValue& value) {
+    if (field.kind == Kind::text) {
+        return value.text;
+    }
+    if (field.kind == Kind::histogram) {
+        double count = 0;
+        for (const double each : value.total) {
+            count += each;
+        }
+        return short_number(count);
+    }
+    std::string text = value.total.empty() ? "" : short_number(value.total[0]);
+    if (field.kind == Kind::counter && value.rate != 0) {
+        text += fmt::format(" ({}/s)", short_number(value.rate));
+    }
+    return field.unit.empty() ? text : text + " " + field.unit;
+}
+
+bool is_worth_showing(const ShownField& field, const ShownValue& value) {
+    return field.kind == Kind::text
+               ? !value.text.empty()
+               : std::any_of(value.total.begin(), value.total.end(), [](double each) { return each != 0; });
+}
+
+}  // namespace
+
+std::string short_number(double value) {
+    constexpr std::array<const char*, 7> kSuffixes{"", "k", "M", "G", "T", "P", "E"};
+    std::size_t suffix = 0;
+    double size = std::fabs(value);
+    while (size >= 999.5 && suffix + 1 < kSuffixes.size()) {
+        size /= 1000;
+        value /= 1000;
+        ++suffix;
+    }
+    if (value == std::floor(value) && suffix == 0) {
+        return fmt::format("{:.0f}", value);
+    }
+    return fmt::format("{:.{}f}{}", value, size < 10 ? 2 : size < 100 ? 1 : 0, kSuffixes[suffix]);
+}
+
+std::string list_text(const std::vector<Found>& all) {
+    std::string text = fmt::format("{:<24} {:>8}  {:<6} {}\n", "runtime", "process", "state", "segment");
+    for (const Found& each : all) {
+        text += each.error.empty()
+                    ? fmt::format("{:<24} {:>8}  {:<6} {}\n", name_of(each.snapshot), each.snapshot.header.pid,
+                                  each.snapshot.alive ? "alive" : "dead", each.file.string())
+                    : fmt::format("{:<24} {:>8}  {:<6} {}\n", "?", "?", "?", each.error);
+    }
+    return text;
+}
+
+std::string text_of(const std::vector<ShownTable>& tables) {
+    std::string text;
+    for (const ShownTable& table : tables) {
+        for (const auto& row : table.rows) {
+            const std::optional<std::size_t> name = table.field("name");
+            text += fmt::format("{} {}", table.name, row[0].total.empty() ? "?" : short_number(row[0].total[0]));
+            if (name && !row[*name].text.empty()) {
+                text += " " + row[*name].text;
+            }
+            text += "\n";
+            for (std::size_t i = 1; i < table.fields.size(); ++i) {
+                if (i != name && is_worth_showing(table.fields[i], row[i])) {
+                    text += fmt::format("  {:<24} {}\n", table.fields[i].name, value_text(table.fields[i], row[i]));
+                }
+            }
+        }
+    }
+    return text;
+}
+
+}  // namespace pollcore::stat

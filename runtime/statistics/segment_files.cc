@@ -1,0 +1,69 @@
+// Where the statistics segments of this host are.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "base/unique_fd.hpp"
+#include "pollcore/statistics.hpp"
+#include "statistics/process_start.hpp"
+#include "statistics/segment_writer.hpp"
+
+namespace pollcore::statistics {
+namespace {
+
+constexpr std::string_view kPrefix = "pollcore-";
+constexpr std::string_view kSuffix = ".statistics";
+
+}  // namespace
+
+std::filesystem::path segment_directory() {
+    return "/dev/shm";
+}
+
+std::filesystem::path new_segment_file() {
+    static std::atomic<unsigned> made{0};
+    return segment_directory() / fmt::format("{}{}-{}-{}{}", kPrefix, ::getpid(), process_start(::getpid()).value_or(0),
+                                             made.fetch_add(1, std::memory_order_relaxed), kSuffix);
+}
+
+std::vector<std::filesystem::path> find_statistics() {
+    std::vector<std::filesystem::path> found;
+    std::error_code error;
+    for (std::filesystem::directory_iterator each(segment_directory(), error), end; !error && each != end;
+         each.increment(error)) {
+        const std::string name = each->path().filename();
+        if (name.starts_with(kPrefix) && name.ends_with(kSuffix)) {
+            found.push_back(each->path());
+        }
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+}
+
+void remove_dead_segments() noexcept {
+    try {
+        for (const std::filesystem::path& file : find_statistics()) {
+            int pid = 0;
+            unsigned long long started = 0;
+            if (std::sscanf(file.filename().c_str(), "pollcore-%d-%llu-", &pid, &started) != 2 ||
+                process_start(pid) == started) {
+                continue;
+            }
+            struct stat status {};
+            if (::lstat(file.c_str(), &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid()) {
+                (void)::unlink(file.c_str());
+            }
+        }
+    } catch (const std::exception&) {
+        // They stay until another runtime starts.
+    }
+}
+
+}  // namespace pollcore::statistics

@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""Tests pollstat beside a pollcored: what it shows of an idle daemon, of one with traffic, and of one that was killed; and who may look.
+
+usage: tests/system/pollstat.py        (POLLCORE_BUILD: the build directory)
+"""
+import json
+import os
+import pathlib
+import pwd
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+BUILD = pathlib.Path(os.environ["POLLCORE_BUILD"])
+POLLCORED, POLLPERF, POLLSTAT = (BUILD / "apps" / name / name for name in ("pollcored", "pollperf", "pollstat"))
+PATIENCE = 60  # seconds; ends a test that hangs
+
+CONFIG = """
+[runtime]
+share_cores = true
+[statistics]
+name = "under-test"
+[[device]]
+name = "soft0"
+kind = "soft"
+[[worker]]
+name = "worker0"
+core = {core}
+idle = "yield"
+[attach]
+path = "{directory}/attach.sock"
+[[service]]
+name = "echo"
+kind = "echo"
+device = "soft0"
+worker = "worker0"
+address = "echo"
+"""
+
+
+def fail(what):
+    print(f"FAIL: {what}")
+    sys.exit(1)
+
+
+def passed(what):
+    print(f"passed: {what}")
+
+
+def stat(*arguments, user=None, code=0):
+    """Runs pollstat, and returns what it printed. As `user`, if given."""
+    done = subprocess.run([POLLSTAT, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, user=user,
+                          group=None if user is None else pwd.getpwnam(user).pw_gid, extra_groups=None if user is None else [])
+    if done.returncode != code:
+        fail(f"pollstat {' '.join(map(str, arguments))} returned {done.returncode}: {done.stderr}")
+    return done.stdout if code == 0 else done.stderr
+
+
+def tables(pid):
+    return json.loads(stat(str(pid), "--json"))["tables"]
+
+
+def start_daemon(config):
+    daemon = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", POLLCORED, "--config", config], stderr=subprocess.PIPE, text=True)
+    said = ""
+    for line in daemon.stderr:
+        said += line
+        if "ready:" in line:
+            return daemon
+    fail(f"pollcored did not start: {said}")
+
+
+def until(what, holds):
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        found = holds()
+        if found:
+            return found
+        time.sleep(0.05)
+    fail(f"{what}: not within {PATIENCE} s")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        directory = pathlib.Path(name)
+        os.chmod(directory, 0o755)
+        config = directory / "pollcored.toml"
+        config.write_text(CONFIG.format(core=max(os.sched_getaffinity(0)), directory=directory))
+        daemon = start_daemon(config)
+        pid = daemon.pid
+        segment = next(pathlib.Path("/dev/shm").glob(f"pollcore-{pid}-*.statistics"))
+
+        listed = next(line for line in stat("--list").splitlines() if str(pid) in line)
+        if "under-test" not in listed or "alive" not in listed or str(segment) not in listed:
+            fail(f"--list says {listed}")
+        if not any(one.get("pid") == pid and one["alive"] for one in json.loads(stat("--list", "--json"))):
+            fail("--list --json does not have the daemon")
+        passed("the daemon is listed")
+
+        worker = until("the worker's row", lambda: tables(pid)["worker"])[0]
+        if worker["name"] != "worker0" or worker["core"] != max(os.sched_getaffinity(0)) or not worker["thread"]:
+            fail(f"the worker's row is {worker}")
+        until("steps", lambda: tables(pid)["worker"][0]["steps"] > worker["steps"])
+        if tables(pid)["device"][0]["name"] != "soft0":
+            fail("the device has no row")
+        if [one["name"] for one in tables(pid)["session"]] != ["echo"]:
+            fail("the service's session has no row")
+        text = stat("under-test", "--interval", "0.2")
+        if "worker 1 worker0" not in text or "session 1 echo" not in text:
+            fail(f"--once prints {text}")
+        passed("worker, device and session have rows")
+
+        idle = [float(line) for line in stat(str(pid), "--watch", "worker0.busy", "--count", "3", "--interval", "0.2").split()]
+        if len(idle) != 3 or min(idle) > 0.5:
+            fail(f"an idle worker is busy: {idle}")
+        traffic = subprocess.Popen([POLLPERF, "lat", "--attach", directory / "attach.sock", "--config", config, "-o", "write", "-n", "100000000"],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        until("queue pairs", lambda: tables(pid)["queue_pair"])
+        until("completions", lambda: tables(pid)["worker"][0]["completions"] > 1000)
+        now = tables(pid)
+        attached = [one for one in now["session"] if one["process"] != 0]
+        if not attached or not all(one["worker"] == 1 for one in attached):
+            fail(f"the sessions are {now['session']}")
+        ids = {one["session"] for one in attached}
+        if not any(one["first_session"] in ids and one["device"] == 1 and one["qp_num"] for one in now["queue_pair"]):
+            fail(f"the queue pairs are {now['queue_pair']}")
+        busy = [float(line) for line in stat(str(pid), "--watch", "worker0.busy", "--count", "3", "--interval", "0.2").split()]
+        rates = [float(line) for line in stat(str(pid), "--watch", "worker0.completions", "--count", "2", "--interval", "0.2").split()]
+        if max(busy) <= 0 or max(busy) > 1 or max(rates) <= 0:
+            fail(f"with traffic: busy {busy}, completions in a second {rates}")
+        passed("an attached process, its queue pairs and its traffic are shown")
+        traffic.send_signal(signal.SIGINT)
+        traffic.wait(PATIENCE)
+        until("no row of the process that ended", lambda: all(one["process"] == 0 for one in tables(pid)["session"]))
+        passed("nothing is left of the process")
+
+        if "no value" not in stat(str(pid), "--watch", "worker0.colour", code=1) or "worker0" not in stat(str(pid), "--watch", "x.y", code=1):
+            fail("a wrong --watch is not explained")
+        if "no such runtime" not in stat("999999999", code=1):
+            fail("a wrong runtime is not explained")
+        stat("--list", "--once", code=2)
+        if os.geteuid() == 0:
+            if "Permission denied" not in stat(str(segment), user="nobody", code=1):
+                fail("a stranger may read the segment")
+            mode = segment.stat().st_mode & 0o777
+            if mode != 0o640:
+                fail(f"the segment has mode {mode:o}")
+        passed("what is wrong is explained, and strangers may not read")
+
+        daemon.kill()
+        daemon.wait(PATIENCE)
+        if "dead" not in next(line for line in stat("--list").splitlines() if str(pid) in line):
+            fail("a killed daemon counts as alive")
+        if "worker 1 worker0" not in stat(str(pid)):
+            fail("the last values of a killed daemon are gone")
+        stat(str(pid), "--watch", "worker0.busy", "--count", "1", code=1)
+        again = start_daemon(config)
+        if segment.exists():
+            fail("the segment of a dead daemon stays")
+        again.terminate()
+        if again.wait(PATIENCE) != 0:
+            fail("the daemon did not stop")
+        if list(pathlib.Path("/dev/shm").glob(f"pollcore-{again.pid}-*.statistics")):
+            fail("a stopped daemon leaves its segment")
+        passed("the last values of a killed daemon can be read until another one starts")
+
+
+if __name__ == "__main__":
+    main()
