@@ -19,6 +19,7 @@
 #include "base/log.hpp"
 #include "base/uverbs_command.hpp"
 #include "device/verbs/verbs_device.hpp"
+#include "device/verbs/verbs_error.hpp"
 
 namespace pollcore {
 namespace {
