@@ -30,7 +30,7 @@ std::string json_of(const statistics::Snapshot& snapshot) {
                 const std::string name = harmless(table.fields[i].name);
                 if (table.fields[i].kind == Kind::text) {
                     one[name] = harmless(row.texts[i]);
-                } else if (table.fields[i].kind == Kind::histogram || row.words[i].size() != 1) {
+                } else if (row.words[i].size() != 1) {
                     one[name] = row.words[i];
                 } else {
                     one[name] = row.words[i][0];

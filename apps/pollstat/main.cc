@@ -8,6 +8,7 @@
 #include "choice.hpp"
 #include "harmless.hpp"
 #include "json.hpp"
+#include "live.hpp"
 #include "pollcore/error.hpp"
 #include "shown.hpp"
 #include "stat_options.hpp"
@@ -35,6 +36,12 @@ int once(const Options& options) {
     const statistics::Snapshot now = statistics::read_statistics(file);
     fmt::print("{} (process {}{})\n{}", name_of(now), now.header.pid, now.alive ? "" : ", dead: its last values",
                text_of(shown(before, now)));
+    return kExitOk;
+}
+
+int events(const Options& options) {
+    const statistics::Snapshot now = statistics::read_statistics(choose(options.runtime));
+    fmt::print("{}", events_text(shown(now, now)));
     return kExitOk;
 }
 
@@ -81,8 +88,10 @@ int watch(const Options& options) {
 
 int run(const Options& options) {
     switch (options.action) {
+        case Options::Action::live: return live(options);
         case Options::Action::list: return list(options);
         case Options::Action::once: return once(options);
+        case Options::Action::events: return events(options);
         case Options::Action::watch: return watch(options);
     }
     return kExitUsage;

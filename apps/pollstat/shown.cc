@@ -4,6 +4,7 @@
 #include <map>
 
 #include "harmless.hpp"
+#include "pollcore/latency.hpp"
 
 namespace pollcore::stat {
 namespace {
@@ -34,6 +35,17 @@ double sum_of_idle(const ReadTable& table, const ReadRow& row) {
         }
     }
     return sum;
+}
+
+std::vector<double> latency_of(const std::vector<std::uint64_t>& now, const std::vector<std::uint64_t>& before,
+                               double cycles_per_second) {
+    LatencyHistogram grown;
+    for (std::size_t i = 0; i < std::min({now.size(), before.size(), grown.counts.size()}); ++i) {
+        grown.counts[i] = now[i] > before[i] ? now[i] - before[i] : 0;
+    }
+    const double ns = cycles_per_second > 0 ? kNsPerSecond / cycles_per_second : 0;
+    return {static_cast<double>(grown.percentile(0.5)) * ns, static_cast<double>(grown.percentile(0.99)) * ns,
+            static_cast<double>(grown.count())};
 }
 
 }  // namespace
@@ -73,6 +85,12 @@ std::vector<ShownTable> shown(const statistics::Snapshot& before, const statisti
                 ShownValue value{.text = harmless(row.texts[i]), .total = {}};
                 const bool cycles = table.fields[i].unit == Unit::cycles && table.fields[i].kind != Kind::histogram;
                 const double factor = cycles && per_second > 0 ? kNsPerSecond / per_second : 1;
+                if (table.fields[i].kind == Kind::latency) {
+                    const bool known = old != earlier.end();
+                    value.total = latency_of(row.words[i], known ? old->second->words[i] : row.words[i], per_second);
+                    values.push_back(std::move(value));
+                    continue;
+                }
                 for (const std::uint64_t word : row.words[i]) {
                     value.total.push_back(static_cast<double>(word) * factor);
                 }

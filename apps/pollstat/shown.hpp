@@ -17,9 +17,11 @@ struct ShownField {
 };
 
 struct ShownValue {
-    std::string text;           ///< of a text
-    std::vector<double> total;  ///< of all others; a histogram has several
-    double rate = 0;            ///< of a counter: growth in a second
+    std::string text;  ///< of a text
+    /// Of all others. A histogram has several. A latency has three: its median, its 99th percentile, and how many
+    /// durations there were, all since the snapshot before.
+    std::vector<double> total;
+    double rate = 0;  ///< of a counter: growth in a second
 };
 
 struct ShownTable {

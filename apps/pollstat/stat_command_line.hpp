@@ -26,6 +26,7 @@ struct StatCommandLine {
     std::string runtime;
     bool list = false;
     bool once = false;
+    bool events = false;
     bool json = false;
     std::string watch;
     double interval = 1;

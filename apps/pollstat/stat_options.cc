@@ -16,6 +16,10 @@ StatCommandLine::StatCommandLine() {
     auto* const once_flag =
         app.add_flag("--once", once, "Print all tables once, and exit. Rates are those of one interval")
             ->excludes(list_flag);
+    app.add_flag("--events", events,
+                 "Print the last 4096 lines of the runtime's log, also of one that has died, and exit")
+        ->excludes(list_flag)
+        ->excludes(once_flag);
     app.add_flag("--json", json, "Print JSON instead of tables");
     app.add_option(
            "--watch", watch,
@@ -32,6 +36,7 @@ StatCommandLine::StatCommandLine() {
     help.show(app, {{"runtime"},
                     {"--list"},
                     {"--once"},
+                    {"--events", "Print the last lines of the runtime's log, and exit"},
                     {"--json"},
                     {"--watch", "Print one value at each interval, such as worker0.busy"},
                     {"--interval"},
@@ -61,9 +66,11 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
         return {std::nullopt, line.app.exit(error) == 0 ? kExitOk : kExitUsage};
     }
     Options options;
-    options.action = line.list             ? Options::Action::list
-                     : !line.watch.empty() ? Options::Action::watch
-                                           : Options::Action::once;
+    options.action = line.list                ? Options::Action::list
+                     : line.events            ? Options::Action::events
+                     : !line.watch.empty()    ? Options::Action::watch
+                     : line.once || line.json ? Options::Action::once
+                                              : Options::Action::live;
     options.json = line.json;
     options.runtime = line.runtime;
     options.watch = line.watch;

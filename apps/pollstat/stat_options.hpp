@@ -15,8 +15,8 @@ enum ExitCode : int {
 };
 
 struct Options {
-    enum class Action { list, once, watch };
-    Action action = Action::once;
+    enum class Action { live, list, once, events, watch };
+    Action action = Action::live;
     bool json = false;
     std::string runtime;  ///< a name, a process number, or a file; empty: the only one
     std::string watch;    ///< "ROW.FIELD"

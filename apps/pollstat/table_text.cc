@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <ctime>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -21,6 +23,10 @@ std::string value_text(const ShownField& field, const ShownValue& value) {
             count += each;
         }
         return short_number(count);
+    }
+    if (field.kind == Kind::latency && value.total.size() == 3) {
+        return fmt::format("median {}ns, p99 {}ns of {} requests", short_number(value.total[0]),
+                           short_number(value.total[1]), short_number(value.total[2]));
     }
     std::string text = value.total.empty() ? "" : short_number(value.total[0]);
     if (field.kind == Kind::counter && value.rate != 0) {
@@ -66,6 +72,9 @@ std::string list_text(const std::vector<Found>& all) {
 std::string text_of(const std::vector<ShownTable>& tables) {
     std::string text;
     for (const ShownTable& table : tables) {
+        if (table.name == "event") {
+            continue;
+        }
         for (const auto& row : table.rows) {
             const std::optional<std::size_t> name = table.field("name");
             text += fmt::format("{} {}", table.name, row[0].total.empty() ? "?" : short_number(row[0].total[0]));
@@ -81,6 +90,48 @@ std::string text_of(const std::vector<ShownTable>& tables) {
         }
     }
     return text;
+}
+
+std::string time_text(double ns) {
+    const auto seconds = static_cast<std::time_t>(ns / 1e9);
+    std::tm utc{};
+    ::gmtime_r(&seconds, &utc);
+    return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday,
+                       utc.tm_hour, utc.tm_min, utc.tm_sec, static_cast<int>(std::fmod(ns / 1e6, 1000)));
+}
+
+std::string level_text(double level) {
+    constexpr std::array<const char*, 4> kNames{"error", "warning", "info", "debug"};
+    const auto index = static_cast<std::size_t>(level);
+    return index < kNames.size() ? kNames[index] : "?";
+}
+
+std::string events_text(const std::vector<ShownTable>& tables) {
+    const auto table =
+        std::find_if(tables.begin(), tables.end(), [](const ShownTable& each) { return each.name == "event"; });
+    if (table == tables.end()) {
+        return "";
+    }
+    const auto time = table->field("time");
+    const auto level = table->field("level");
+    const auto text = table->field("text");
+    if (!time || !level || !text) {
+        return "";
+    }
+    std::vector<const std::vector<ShownValue>*> rows;
+    for (const auto& row : table->rows) {
+        rows.push_back(&row);
+    }
+    const auto number = [](const std::vector<ShownValue>& row, std::size_t field) {
+        return row[field].total.empty() ? 0 : row[field].total[0];
+    };
+    std::sort(rows.begin(), rows.end(), [&](const auto* a, const auto* b) { return number(*a, 0) < number(*b, 0); });
+    std::string lines;
+    for (const auto* row : rows) {
+        lines += fmt::format("{} {}: {}\n", time_text(number(*row, *time)), level_text(number(*row, *level)),
+                             (*row)[*text].text);
+    }
+    return lines;
 }
 
 }  // namespace pollcore::stat

@@ -38,6 +38,7 @@ enum class Kind : std::uint8_t {
     gauge = 3,      ///< a value of now
     text = 4,       ///< `count` bytes, padded with zeros; a program may have chosen it
     histogram = 5,  ///< `count` counters: how many durations lie from 2^(i-1) to 2^i
+    latency = 6,    ///< `count` counters, as LatencyHistogram::counts has them (latency.hpp)
 };
 
 enum class Unit : std::uint8_t { none = 0, cycles = 1, nanoseconds = 2, bytes = 3, boolean = 4 };

@@ -102,7 +102,8 @@ Account::Account(std::uint32_t uid, const Limits& limits) : uid_(uid) {
     set_limits(limits);
 }
 
-Account::Account(std::shared_ptr<Account> user, const Limits& limits) : user_(std::move(user)), uid_(user_->uid_) {
+Account::Account(std::shared_ptr<Account> user, std::uint32_t pid, const Limits& limits)
+    : user_(std::move(user)), uid_(user_->uid_), pid_(pid) {
     set_limits(limits);
     place_ = user_->take(Thing::process);
 }

@@ -85,9 +85,11 @@ public:
     Account(std::uint32_t uid, const Limits& limits);
     /// Makes the account of a process. The process, and all amounts that it takes, also count in the account `user`.
     /// Throws Error(EDQUOT) if the user has as many processes as it may have.
-    Account(std::shared_ptr<Account> user, const Limits& limits);
+    Account(std::shared_ptr<Account> user, std::uint32_t pid, const Limits& limits);
 
     [[nodiscard]] std::uint32_t uid() const noexcept { return uid_; }
+    /// The process's number; 0 in the account of a user.
+    [[nodiscard]] std::uint32_t pid() const noexcept { return pid_; }
     /// Later calls of take() obey these limits. Amounts that are held already stay.
     void set_limits(const Limits& limits) noexcept;
     [[nodiscard]] std::uint64_t has(Thing thing) const noexcept {
@@ -107,6 +109,7 @@ private:
 
     const std::shared_ptr<Account> user_;  // the user's account; null in the account of a user
     const std::uint32_t uid_;
+    const std::uint32_t pid_ = 0;
     Counts has_{};
     Counts most_{};
     Held place_;  // one process in the user's account; empty in the account of a user

@@ -175,6 +175,7 @@ void AttachedClient::tell(const Event& event, std::uint32_t client) {
 
 wire::Outcome AttachedClient::refusal(const std::exception& why) noexcept {
     ++requests_refused_;
+    ++refused_ever_;
     wire::Outcome outcome;
     try {
         last_refusal_ = printable(why.what());
@@ -233,6 +234,28 @@ AttachedClient::Clock::time_point AttachedClient::turn(int& left) {
         next = std::min(next, std::max(later.next, now + kSoon));
     }
     return next;
+}
+
+ProcessFigures AttachedClient::figures() const noexcept {
+    return {.number = number_,
+            .pid = account_->pid(),
+            .uid = account_->uid(),
+            .name = who_,
+            .ending = ending_,
+            .own_memory = !own_devices_.empty(),
+            .sessions = account_->has(Thing::session),
+            .queue_pairs = account_->has(Thing::queue_pair),
+            .shared_receive_queues = account_->has(Thing::shared_receive_queue),
+            .receive_pools = account_->has(Thing::receive_pool),
+            .listeners = account_->has(Thing::listener),
+            .memory_regions = account_->has(Thing::memory_region),
+            .memory_windows = account_->has(Thing::memory_window),
+            .address_handles = account_->has(Thing::address_handle),
+            .protection_domains = account_->has(Thing::protection_domain),
+            .work_requests = account_->has(Thing::work_request),
+            .bytes = account_->has(Thing::byte),
+            .pinned_bytes = account_->has(Thing::pinned_byte),
+            .refused = refused_ever_};
 }
 
 // Allocates a node for attempts_, before the attempt begins (D29).

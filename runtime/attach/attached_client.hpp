@@ -55,6 +55,8 @@ public:
 
     [[nodiscard]] const std::string& who() const noexcept { return who_; }
     [[nodiscard]] std::uint32_t uid() const noexcept { return account_->uid(); }
+    /// The text in it is valid as long as this object.
+    [[nodiscard]] ProcessFigures figures() const noexcept;
     /// The process has used a command descriptor against the daemon's objects.
     [[nodiscard]] bool abused() const noexcept { return abused_; }
 
@@ -355,6 +357,7 @@ private:
     std::vector<Later> later_;
     // Refused requests since the last log line about refusals.
     std::uint64_t requests_refused_ = 0;
+    std::uint64_t refused_ever_ = 0;
     std::string last_refusal_;         // printable
     std::uint64_t slots_refused_ = 0;  // refused submissions up to the last call of log_refusals()
     std::uint64_t slots_refused_of_closed_ = 0;

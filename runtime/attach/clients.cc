@@ -137,6 +137,12 @@ bool Clients::session_broken(std::uint32_t session) {
     return false;
 }
 
+void Clients::each_process(const std::function<void(const ProcessFigures&)>& take) {
+    for (const auto& [number, client] : clients_) {
+        take(client.attached->figures());
+    }
+}
+
 void Clients::runtime_stops() {
     for (auto& [number, client] : clients_) {
         client.attached->cancel_errands();  // cancels the errands of all processes before waiting for any

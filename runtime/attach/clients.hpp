@@ -47,6 +47,7 @@ public:
     void event(const Event& event, std::uint32_t client) override;
     void connection_event(std::uint32_t client, Event&& event) noexcept override;
     bool session_broken(std::uint32_t session) override;
+    void each_process(const std::function<void(const ProcessFigures&)>& take) override;
     void runtime_stops() override;
 
 private:

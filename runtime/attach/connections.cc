@@ -321,7 +321,8 @@ void Connections::welcome(ForeignFd socket) {
     }
     std::shared_ptr<Account> account;
     try {
-        account = std::make_shared<Account>(account_of_user(peer.uid), process_limits(config_));
+        account = std::make_shared<Account>(account_of_user(peer.uid), static_cast<std::uint32_t>(peer.pid),
+                                            process_limits(config_));
     } catch (const Error& error) {
         return refuse(ENOSPC, told_error(error).text);
     }

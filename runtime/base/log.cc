@@ -4,13 +4,18 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <climits>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <iterator>
+#include <mutex>
+#include <new>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -39,6 +44,35 @@ std::atomic<Output>& output() {
     static std::atomic<Output> current{
         Output{STDERR_FILENO, log_detail::detect_format(STDERR_FILENO, std::getenv("JOURNAL_STREAM"))}};
     return current;
+}
+
+class Keepers {
+public:
+    void add(log_detail::LineKeeper& keeper) {
+        const std::lock_guard lock(mutex_);
+        all_.push_back(&keeper);
+    }
+    void remove(const log_detail::LineKeeper& keeper) noexcept {
+        const std::lock_guard lock(mutex_);
+        std::erase(all_, &keeper);
+    }
+    void keep(const log_detail::Line& line) {
+        const std::lock_guard lock(mutex_);
+        for (log_detail::LineKeeper* keeper : all_) {
+            keeper->keep(line);
+        }
+    }
+
+private:
+    std::mutex mutex_;
+    std::vector<log_detail::LineKeeper*> all_;
+};
+
+Keepers& keepers() {
+    // Never destroyed: a thread may log while the process ends.
+    alignas(Keepers) static std::array<std::byte, sizeof(Keepers)> place;
+    static Keepers& all = *new (place.data()) Keepers;
+    return all;
 }
 
 std::string_view level_name(LogLevel level) noexcept {
@@ -106,6 +140,14 @@ std::uint64_t log_lines_lost() noexcept {
 }
 
 namespace log_detail {
+
+void add_keeper(LineKeeper& keeper) {
+    keepers().add(keeper);
+}
+
+void remove_keeper(const LineKeeper& keeper) noexcept {
+    keepers().remove(keeper);
+}
 
 bool wanted(LogLevel level) noexcept {
     return level <= log_level();
@@ -208,6 +250,7 @@ void write_line(LogLevel level, fmt::string_view format, fmt::format_args args) 
     try {
         const Format form = output().load(std::memory_order_relaxed).format;
         Line line = make_line(form, level, std::chrono::system_clock::now(), fmt::vformat(format, args));
+        keepers().keep(line);
         if (hand_over(line)) {
             // The LogWriter's thread does the rest.
         } else if (write_now(line)) {

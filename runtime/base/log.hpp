@@ -54,6 +54,18 @@ struct Line {
         return {level, time, std::string_view(written).substr(text_at, written.size() - text_at - 1)};
     }
 };
+/// Gets each line that is logged, besides the log.
+class LineKeeper {
+public:
+    /// Called by the thread that logs, one thread at a time. Must be quick, and must not log.
+    virtual void keep(const Line& line) noexcept = 0;
+
+protected:
+    ~LineKeeper() = default;
+};
+void add_keeper(LineKeeper& keeper);
+/// After this returns, the keeper is not called.
+void remove_keeper(const LineKeeper& keeper) noexcept;
 /// Control characters in `text` are escaped, so that a line stays one line.
 [[nodiscard]] Line make_line(Format format, LogLevel level, std::chrono::system_clock::time_point time,
                              std::string_view text);

@@ -45,6 +45,7 @@
 #include "flow/shared_grants.hpp"
 #include "pollcore/runtime.hpp"
 #include "session/control_side.hpp"
+#include "statistics/flight_recorder.hpp"
 #include "statistics/segment_writer.hpp"
 #include "worker/ring_pool.hpp"
 #include "worker/worker.hpp"
@@ -54,6 +55,29 @@ namespace pollcore {
 
 /// A device's index, and one of its connections.
 using ConnectionKey = std::pair<std::uint32_t, ConnectionId>;
+
+/// What an attached process is, and what it holds, for the statistics.
+struct ProcessFigures {
+    std::uint32_t number = 0;  ///< the daemon's number for it
+    std::uint32_t pid = 0;
+    std::uint32_t uid = 0;
+    std::string_view name;  ///< valid during the call that has the figures
+    bool ending = false;
+    bool own_memory = false;  ///< it has a context of its own
+    std::uint64_t sessions = 0;
+    std::uint64_t queue_pairs = 0;
+    std::uint64_t shared_receive_queues = 0;
+    std::uint64_t receive_pools = 0;
+    std::uint64_t listeners = 0;
+    std::uint64_t memory_regions = 0;
+    std::uint64_t memory_windows = 0;
+    std::uint64_t address_handles = 0;
+    std::uint64_t protection_domains = 0;
+    std::uint64_t work_requests = 0;  ///< room in its queues
+    std::uint64_t bytes = 0;          ///< of registered memory and rings
+    std::uint64_t pinned_bytes = 0;
+    std::uint64_t refused = 0;  ///< calls that the daemon refused
+};
 
 /// The part of the runtime that serves other processes (runtime/attach). The runtime calls these functions to report
 /// what happens.
@@ -69,6 +93,8 @@ public:
     /// The session's rings contain data that a correct session never writes. Returns false if the session belongs to
     /// none of the served processes.
     virtual bool session_broken(std::uint32_t session) = 0;
+    /// Calls `take` for each attached process.
+    virtual void each_process(const std::function<void(const ProcessFigures&)>& take) = 0;
     /// The runtime ends. After this call returns, the host must not use the runtime.
     virtual void runtime_stops() = 0;
 };
@@ -397,6 +423,7 @@ private:
     void write_worker_here(std::uint32_t index) noexcept;
     void write_session_here(std::uint32_t row, const SessionSlot& session) noexcept;
     void write_queue_pair_here(std::size_t index) noexcept;
+    void write_processes_here() noexcept;
     void start_worker(const WorkerConfig& config, std::uint32_t index);
     /// Makes what the worker needs of the device. Returns the completion channel, or null if the worker never sleeps.
     [[nodiscard]] static CompletionChannel* make_worker_objects(DeviceSlot& device, std::uint32_t index,
@@ -595,8 +622,10 @@ private:
     std::vector<std::unique_ptr<WindowSlot>> windows_;  // by index
     std::vector<std::unique_ptr<WorkerSlot>> workers_;
     std::unique_ptr<statistics::SegmentWriter> statistics_;  // null: there is no segment
-    std::uint32_t session_rows_ = 0;                         // rows of sessions in the segment
-    std::size_t next_qp_row_ = 0;                            // the queue pair that was written last
+    std::optional<statistics::FlightRecorder> flight_recorder_;
+    std::uint32_t session_rows_ = 0;  // rows of sessions in the segment
+    std::uint32_t process_rows_ = 0;
+    std::size_t next_qp_row_ = 0;  // the queue pair that was written last
     std::map<std::uint32_t, SessionSlot> sessions_;
     std::vector<std::unique_ptr<SrqSlot>> srqs_;  // by index
     std::vector<std::uint16_t> srq_generations_;

@@ -14,6 +14,7 @@
 #include "control/runtime_state.hpp"
 #include "pollcore/statistics.hpp"
 #include "pollcore/version.hpp"
+#include "statistics/flight_recorder.hpp"
 #include "statistics/segment_writer.hpp"
 
 namespace pollcore {
@@ -25,9 +26,10 @@ using statistics::Unit;
 using Row = statistics::SegmentWriter::RowWriter;
 
 // The tables, in their order in the segment.
-enum TableIndex : std::size_t { kRuntimes, kWorkers, kDevices, kSessions, kQueuePairs };
+enum TableIndex : std::size_t { kRuntimes, kWorkers, kDevices, kSessions, kQueuePairs, kProcesses, kEvents };
 
 constexpr std::uint16_t kNameBytes = 64;
+constexpr std::uint16_t kShortBytes = 16;
 constexpr std::uint32_t kDevicesMaxHere = 1024;   // with those that are opened for attached processes
 constexpr std::uint32_t kSessionsMaxHere = 4096;  // of all workers together; further sessions have no row
 // In each tick a part of the queue pairs is written: all of them in about a second.
@@ -36,11 +38,19 @@ constexpr std::size_t kQueuePairsInTick = 4096;
 constexpr FieldSpec text(std::string_view name) {
     return {name, Kind::text, Unit::none, kNameBytes};
 }
+constexpr FieldSpec short_text(std::string_view name) {
+    return {name, Kind::text, Unit::none, kShortBytes};
+}
 constexpr FieldSpec id(std::string_view name) {
     return {name, Kind::id};
 }
 constexpr FieldSpec gauge(std::string_view name, Unit unit = Unit::none) {
     return {name, Kind::gauge, unit};
+}
+
+/// A stage of a request's life (SessionStages).
+constexpr FieldSpec stage(std::string_view name) {
+    return {name, Kind::latency, Unit::cycles, LatencyHistogram::kBuckets};
 }
 
 template <class Counters>
@@ -121,6 +131,26 @@ void write(Row& row, const Counters& from, const CounterField<Counters> (&all)[N
     }
 }
 
+std::string_view name_of(QpType type) noexcept {
+    switch (type) {
+        case QpType::rc: return "RC";
+        case QpType::uc: return "UC";
+        case QpType::ud: return "UD";
+    }
+    return "?";
+}
+
+std::string_view name_of(QpState state) noexcept {
+    switch (state) {
+        case QpState::reset: return "RESET";
+        case QpState::init: return "INIT";
+        case QpState::ready: return "RTS";
+        case QpState::error: return "ERR";
+        case QpState::closed: return "closed";
+    }
+    return "?";
+}
+
 gid_t readers_of(const StatisticsConfig& config) {
     if (config.group.empty()) {
         return config::kNoAccount;
@@ -149,11 +179,42 @@ std::vector<statistics::TableSpec> tables_for(const Config& config) {
          {id("device"), text("name"), id("process"), text("description"), gauge("lost", Unit::boolean)}},
         {"session",
          kSessionsMaxHere,
-         {id("session"), text("name"), id("worker"), id("process"), {"retired"}, {"throttled"}, {"refused"}}},
+         {id("session"),
+          text("name"),
+          id("worker"),
+          id("process"),
+          {"retired"},
+          {"throttled"},
+          {"refused"},
+          stage("submission_ring"),
+          stage("device_stage"),
+          stage("completion_ring")}},
         {"queue_pair",
          config.qps_max,
          {id("queue_pair"), text("name"), id("first_session"), id("worker"), id("device"), id("process"),
-          gauge("qp_num"), gauge("type"), gauge("state"), gauge("flow")}},
+          gauge("qp_num"), short_text("type"), short_text("state"), short_text("flow")}},
+        {"process",
+         kAttachedMax,
+         {id("process"),
+          text("name"),
+          gauge("pid"),
+          gauge("uid"),
+          gauge("ending", Unit::boolean),
+          gauge("own_memory", Unit::boolean),
+          gauge("sessions"),
+          gauge("queue_pairs"),
+          gauge("shared_receive_queues"),
+          gauge("receive_pools"),
+          gauge("listeners"),
+          gauge("memory_regions"),
+          gauge("memory_windows"),
+          gauge("address_handles"),
+          gauge("protection_domains"),
+          gauge("work_requests"),
+          gauge("bytes", Unit::bytes),
+          gauge("pinned_bytes", Unit::bytes),
+          {"refused"}}},
+        statistics::FlightRecorder::table(),
     };
 }
 
@@ -174,6 +235,7 @@ void RuntimeState::start_statistics_here() noexcept {
                 .group = group,
                 .cycles_per_second = platform->cycles_from(std::chrono::seconds(1))},
             tables_for(config));
+        flight_recorder_.emplace(*statistics_, kEvents);
         log_info("statistics: {}", statistics_->file().string());
     } catch (const std::exception& error) {
         log_warning("there are no statistics: {}", error.what());
@@ -220,6 +282,7 @@ void RuntimeState::write_statistics_here() noexcept {
         next_qp_row_ = next_qp_row_ + 1 < qps_.size() ? next_qp_row_ + 1 : 0;
         write_queue_pair_here(next_qp_row_);
     }
+    write_processes_here();
     statistics_->updated(steady_ns(platform->now()));
 }
 
@@ -246,6 +309,39 @@ void RuntimeState::write_session_here(std::uint32_t at, const SessionSlot& sessi
         << session.worker + 1 << (session.client != nullptr ? session.client->id() : 0)
         << header.retired.load(std::memory_order_relaxed) << header.throttled.load(std::memory_order_relaxed)
         << (session.end != nullptr ? session.end->refused() : session.refused);
+    // An attached process may have written anything there. These are only numbers.
+    const auto& stages = *at_offset<const SessionStages>(session.block.data(), session.layout.stages());
+    for (const LatencyCounters* stage : {&stages.submission_ring, &stages.device, &stages.completion_ring}) {
+        for (const Counter& count : stage->counts) {
+            row << count.value();
+        }
+    }
+}
+
+void RuntimeState::write_processes_here() noexcept {
+    std::uint32_t at = 0;
+    if (host_ != nullptr) {
+        try {
+            host_->each_process([&](const ProcessFigures& its) {
+                if (at >= kAttachedMax) {
+                    return;
+                }
+                Row row = statistics_->write(kProcesses, at++);
+                row << its.number;
+                row.text(its.name, kNameBytes)
+                    << its.pid << its.uid << its.ending << its.own_memory << its.sessions << its.queue_pairs
+                    << its.shared_receive_queues << its.receive_pools << its.listeners << its.memory_regions
+                    << its.memory_windows << its.address_handles << its.protection_domains << its.work_requests
+                    << its.bytes << its.pinned_bytes << its.refused;
+            });
+        } catch (const std::bad_alloc&) {
+            return;  // the next tick tries again
+        }
+    }
+    for (std::uint32_t gone = at; gone < process_rows_; ++gone) {
+        statistics_->clear(kProcesses, gone);
+    }
+    process_rows_ = at;
 }
 
 void RuntimeState::write_queue_pair_here(std::size_t index) noexcept {
@@ -259,9 +355,10 @@ void RuntimeState::write_queue_pair_here(std::size_t index) noexcept {
     Row row = statistics_->write(kQueuePairs, static_cast<std::uint32_t>(index));
     row << bits_of(qp->handle);
     row.text(qp->name.view(), kNameBytes)
-        << first_session << qp->worker + 1 << qp->device + 1 << qp->client << qp->qp_num
-        << static_cast<std::uint64_t>(qp->type) << static_cast<std::uint64_t>(qp->state)
-        << static_cast<std::uint64_t>(qp->flow);
+        << first_session << qp->worker + 1 << qp->device + 1 << qp->client << qp->qp_num;
+    row.text(name_of(qp->type), kShortBytes)
+        .text(name_of(qp->state), kShortBytes)
+        .text(qp->flow == FlowControl::off ? "" : flow_control_text(qp->flow), kShortBytes);
 }
 
 }  // namespace pollcore

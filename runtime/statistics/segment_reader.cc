@@ -177,7 +177,7 @@ Snapshot read_statistics(const std::filesystem::path& path) {
         for (std::uint32_t k = 0; k < table.fields; ++k) {
             const auto field = read_struct<Field>(
                 file, fields_at + std::uint64_t{table.first_field + k} * header.field_bytes, header.field_bytes);
-            if (field.offset < sizeof(Sequence) || field.offset > table.row_bytes ||
+            if (field.count == 0 || field.offset < sizeof(Sequence) || field.offset > table.row_bytes ||
                 bytes_of(field) > table.row_bytes - field.offset) {
                 file.refuse("has a wrong field");
             }

@@ -148,6 +148,10 @@ bool SegmentWriter::has_memory_for(std::size_t index, std::uint32_t at) noexcept
     return true;
 }
 
+bool SegmentWriter::allocate(std::size_t index) noexcept {
+    return has_memory_for(index, table(index).rows - 1);
+}
+
 SegmentWriter::RowWriter SegmentWriter::write(std::size_t index, std::uint32_t at) noexcept {
     if (!has_memory_for(index, at)) {
         return {reinterpret_cast<std::byte*>(nowhere_.data()), 0};

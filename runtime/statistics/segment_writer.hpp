@@ -86,6 +86,8 @@ public:
         std::size_t at_ = sizeof(Sequence);
     };
 
+    /// Allocates the memory of a whole table. Returns false if there is none.
+    [[nodiscard]] bool allocate(std::size_t table) noexcept;
     /// `row` must be less than the table's rows. If there is no memory for the row, what is written is lost, and this
     /// is logged once.
     [[nodiscard]] RowWriter write(std::size_t table, std::uint32_t row) noexcept;

@@ -1,17 +1,24 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Tests pollstat beside a pollcored: what it shows of an idle daemon, of one with traffic, and of one that was killed; and who may look.
 
 usage: tests/system/pollstat.py        (POLLCORE_BUILD: the build directory)
 """
+import fcntl
 import json
 import os
 import pathlib
+import pty
 import pwd
+import select
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
+
+import pyte
 
 BUILD = pathlib.Path(os.environ["POLLCORE_BUILD"])
 POLLCORED, POLLPERF, POLLSTAT = (BUILD / "apps" / name / name for name in ("pollcored", "pollperf", "pollstat"))
@@ -72,6 +79,63 @@ def start_daemon(config):
     fail(f"pollcored did not start: {said}")
 
 
+class Terminal:
+    """A program in a terminal of 120 columns and 20 lines."""
+
+    def __init__(self, *command):
+        self.screen = pyte.Screen(120, 20)
+        self.stream = pyte.ByteStream(self.screen)
+        self.child, self.fd = pty.fork()
+        if self.child == 0:
+            os.environ.update(TERM="linux", LC_ALL="C.UTF-8")
+            os.execv(command[0], [str(word) for word in command])
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 120, 0, 0))
+        os.kill(self.child, signal.SIGWINCH)
+
+    def press(self, keys):
+        os.write(self.fd, keys.encode())
+
+    def shows(self, *wanted, one_of=("",)):
+        """Waits until the screen has all that is wanted, and one of `one_of`."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            if select.select([self.fd], [], [], 0.2)[0]:
+                self.stream.feed(os.read(self.fd, 65536))
+            shown = "\n".join(self.screen.display)
+            if all(text in shown for text in wanted) and any(text in shown for text in one_of):
+                return
+        fail(f"the terminal does not show {wanted}, but:\n" + "\n".join(self.screen.display))
+
+    def ends(self):
+        self.press("q")
+        code = os.waitstatus_to_exitcode(os.waitpid(self.child, 0)[1])
+        if code != 0:
+            fail(f"the live view returned {code}")
+
+
+def in_a_terminal(pid):
+    """Drives the live view while a process has traffic."""
+    terminal = Terminal(POLLSTAT, str(pid), "--interval", "0.1")
+    # The bar of a worker consists of blocks of eight heights.
+    terminal.shows("under-test (process", ": 1 workers", "worker0", "% ", "/s", "1 workers 2 sessions", one_of="\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588")
+    terminal.press("\r")
+    terminal.shows("sessions of worker 1", "echo", "p99 device")
+    terminal.press("\x7f3")
+    terminal.shows("queue pairs", "RC", "RTS")
+    terminal.press("5")
+    terminal.shows("1 processes", "pollperf")
+    terminal.press("4")
+    terminal.shows("1 devices", "soft0")
+    terminal.press("7")
+    terminal.shows(" events", "info", "ready: 1 service")
+    terminal.press("1tf")
+    terminal.shows("frozen - totals", "worker0")
+    terminal.press("fs")
+    terminal.shows(": 1 workers - totals", "core^")
+    terminal.ends()
+    passed("the live view in a terminal: workers, sessions of a worker, queue pairs, processes, devices; sorting, totals, freezing")
+
+
 def until(what, holds):
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
@@ -107,7 +171,7 @@ def main():
             fail("the device has no row")
         if [one["name"] for one in tables(pid)["session"]] != ["echo"]:
             fail("the service's session has no row")
-        text = stat("under-test", "--interval", "0.2")
+        text = stat("under-test", "--once", "--interval", "0.2")
         if "worker 1 worker0" not in text or "session 1 echo" not in text:
             fail(f"--once prints {text}")
         passed("worker, device and session have rows")
@@ -131,6 +195,14 @@ def main():
         if max(busy) <= 0 or max(busy) > 1 or max(rates) <= 0:
             fail(f"with traffic: busy {busy}, completions in a second {rates}")
         passed("an attached process, its queue pairs and its traffic are shown")
+        process = tables(pid)["process"]
+        if len(process) != 1 or process[0]["pid"] != traffic.pid or process[0]["queue_pairs"] != len(now["queue_pair"]) or not process[0]["bytes"]:
+            fail(f"the process's row is {process}")
+        measured = until("stages", lambda: [one for one in tables(pid)["session"] if one["process"] and sum(one["device_stage"])])
+        if "median" not in stat(str(pid), "--once", "--interval", "0.5") or not sum(measured[0]["completion_ring"]):
+            fail(f"the stages of the session are not shown: {measured}")
+        passed("what a process holds, and how long its requests take, are shown")
+        in_a_terminal(pid)
         traffic.send_signal(signal.SIGINT)
         traffic.wait(PATIENCE)
         until("no row of the process that ended", lambda: all(one["process"] == 0 for one in tables(pid)["session"]))
@@ -153,8 +225,11 @@ def main():
         daemon.wait(PATIENCE)
         if "dead" not in next(line for line in stat("--list").splitlines() if str(pid) in line):
             fail("a killed daemon counts as alive")
-        if "worker 1 worker0" not in stat(str(pid)):
+        if "worker 1 worker0" not in stat(str(pid), "--once"):
             fail("the last values of a killed daemon are gone")
+        said = stat(str(pid), "--events")
+        if "info: ready: 1 service" not in said or "attached: pid" not in said or not said.splitlines()[0].startswith("20"):
+            fail(f"the last lines of its log are {said}")
         stat(str(pid), "--watch", "worker0.busy", "--count", "1", code=1)
         again = start_daemon(config)
         if segment.exists():

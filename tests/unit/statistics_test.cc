@@ -13,15 +13,20 @@
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "base/log.hpp"
+#include "base/unique_fd.hpp"
 #include "pollcore/error.hpp"
+#include "statistics/flight_recorder.hpp"
 #include "statistics/process_start.hpp"
 #include "statistics/segment_writer.hpp"
 
@@ -243,6 +248,70 @@ TEST_F(StatisticsTest, AFileOfAnEnemyIsRefused) {
         accepted += refused(other) == 0;
     }
     EXPECT_GT(accepted, 0);  // many words are only shown
+}
+
+class FlightRecorderTest : public StatisticsTest {
+protected:
+    FlightRecorderTest()
+        : segment_(SegmentOptions{.file = file_, .name = "test"}, {FlightRecorder::table()}),
+          output_(::open("/dev/null", O_WRONLY | O_CLOEXEC)) {
+        set_log_output(output_.get());
+    }
+    ~FlightRecorderTest() override { set_log_output(STDERR_FILENO); }
+    /// The texts, the oldest first.
+    [[nodiscard]] std::vector<std::string> kept() const {
+        const Snapshot read = read_statistics(file_);
+        const ReadTable& events = *read.table("event");
+        std::map<std::uint64_t, std::string> all;
+        for (const ReadRow& row : events.rows) {
+            all[row.words[0][0]] = row.texts[events.field("text").value()];
+        }
+        std::vector<std::string> texts;
+        for (const auto& [id, text] : all) {
+            texts.push_back(text);
+        }
+        return texts;
+    }
+
+    SegmentWriter segment_;
+    UniqueFd output_;
+};
+
+TEST_F(FlightRecorderTest, KeepsTheLastLines) {
+    log_warning("before");
+    {
+        const FlightRecorder recorder(segment_, 0);
+        log_info("line {}", 1);
+        log_error("{}", std::string(500, 'x'));
+        EXPECT_EQ(kept(), (std::vector<std::string>{"line 1", std::string(200, 'x')}));
+        for (int i = 0; i < 5000; ++i) {
+            log_info("line {}", i);
+        }
+        const std::vector<std::string> all = kept();
+        EXPECT_EQ(all.size(), 4096u);
+        EXPECT_EQ(all.back(), "line 4999");
+        EXPECT_EQ(all.front(), "line 904");
+    }
+    log_info("after");
+    EXPECT_EQ(kept().back(), "line 4999");
+}
+
+TEST_F(FlightRecorderTest, KeepsTheLinesOfAllThreads) {
+    const FlightRecorder recorder(segment_, 0);
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < 4; ++thread) {
+        threads.emplace_back([thread] {
+            for (int i = 0; i < 500; ++i) {
+                log_info("{} of {}", i, thread);
+            }
+        });
+    }
+    for (std::thread& each : threads) {
+        each.join();
+    }
+    const std::vector<std::string> all = kept();
+    EXPECT_EQ(all.size(), 2000u);
+    EXPECT_EQ(std::set<std::string>(all.begin(), all.end()).size(), 2000u);
 }
 
 }  // namespace
