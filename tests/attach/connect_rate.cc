@@ -6,6 +6,7 @@
 // Makes OPEN connections, which stay open. Then makes and ends kBatch connections, TIMES times. Prints JSON with the
 // connections that were made in a second and those that were ended in a second, one number for each time. Making a
 // connection includes making its two queue pairs.
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -26,15 +27,21 @@ constexpr std::uint32_t kQps = 32'768;
 
 class Connections {
 public:
-    explicit Connections(Context& context)
-        : context_(context), session_(context.open_session()), listener_(context.listen("rate")) {}
+    /// The first half of `open` connections is on the second device, because a worker has at most 16384 queue pairs on
+    /// one.
+    Connections(Context& context, std::size_t open)
+        : context_(context),
+          open_(open),
+          session_(context.open_session()),
+          listeners_{context.listen("net0", "net0"), context.listen("net1", "net1")} {}
 
     /// Makes connections until there are `count`.
     void make(std::size_t count) {
         while (established_ < 2 * count) {
             while (callers_.size() < count && callers_.size() - established_ / 2 < kUnderWay) {
-                callers_.push_back(make_qp());
-                callers_.back().begin_connect("rate");
+                const std::string device = device_of(callers_.size());
+                callers_.push_back(make_qp(device));
+                callers_.back().begin_connect(device);
             }
             take_event();
         }
@@ -56,8 +63,13 @@ public:
     }
 
 private:
-    [[nodiscard]] QueuePair make_qp() {
-        return context_.create_queue_pair({.shares = {{.session = &session_, .send_depth = 1}}, .recv_depth = 1});
+    /// The device of a connection, which is also the name of the device's listener.
+    [[nodiscard]] std::string device_of(std::size_t connection) const {
+        return connection < open_ / 2 ? "net1" : "net0";
+    }
+    [[nodiscard]] QueuePair make_qp(const std::string& device) {
+        return context_.create_queue_pair(
+            {.device = device, .shares = {{.session = &session_, .send_depth = 1}}, .recv_depth = 1});
     }
     void take_event() {
         const std::optional<Event> event = context_.next_event(kPatience);
@@ -66,9 +78,11 @@ private:
         }
         switch (event->type) {
             case EventType::connect_request:
-                while (std::optional<ConnectionRequest> request = listener_.next_request(0ms)) {
-                    called_.push_back(make_qp());
-                    request->begin_accept(called_.back());
+                for (std::size_t i = 0; i < listeners_.size(); ++i) {
+                    while (std::optional<ConnectionRequest> request = listeners_[i].next_request(0ms)) {
+                        called_.push_back(make_qp("net" + std::to_string(i)));
+                        request->begin_accept(called_.back());
+                    }
                 }
                 break;
             case EventType::established: ++established_; break;
@@ -78,8 +92,9 @@ private:
     }
 
     Context& context_;
+    const std::size_t open_;
     Session session_;
-    Listener listener_;
+    std::array<Listener, 2> listeners_;
     std::vector<QueuePair> callers_;
     std::vector<QueuePair> called_;
     std::size_t established_ = 0;
@@ -95,7 +110,7 @@ void print(const char* name, const std::vector<double>& rates, const char* after
 }
 
 void measure(Context& context, std::size_t open, int times) {
-    Connections connections(context);
+    Connections connections(context, open);
     connections.make(open);
     std::vector<double> made;
     std::vector<double> ended;
@@ -118,6 +133,7 @@ int run(bool attached, std::size_t open, int times) {
     Config config = daemon_config(directory.path());
     config.qps_max = kQps;
     config.workers[0].idle = IdlePolicy::spin;
+    config.devices.push_back({.name = "net1"});
     if (!attached) {
         config.attach = {};
         Runtime runtime(config);
