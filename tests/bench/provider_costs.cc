@@ -160,7 +160,7 @@ std::vector<Measurement> own_cqs(const std::shared_ptr<const Provider>& provider
     add("the daemon's CQ alone", {});
     add("traffic on a CQ of a process's own", {.shared_cqs = true});
     for (const std::uint32_t idle : {1u, 8u, 64u}) {
-        add("and " + std::to_string(idle) + " idle CQs", {.idle_cqs = idle});
+        add("further CQs, idle: " + std::to_string(idle), {.idle_cqs = idle});
     }
     return all;
 }
