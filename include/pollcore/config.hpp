@@ -216,6 +216,8 @@ struct StatisticsConfig {
     Segment segment = Segment::automatic;
     std::string name;   ///< by which pollstat shows the runtime; empty: the name of its program
     std::string group;  ///< whose members may read the segment; empty: the group of the process
+    /// A worker's turn that takes longer is a stall: it is counted, and the log says what happened meanwhile.
+    std::chrono::microseconds stall_threshold{1000};
 
     bool operator==(const StatisticsConfig&) const = default;
 };

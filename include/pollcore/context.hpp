@@ -43,6 +43,7 @@
 #include "pollcore/send_pool.hpp"
 #include "pollcore/session.hpp"
 #include "pollcore/shared_receive_queue.hpp"
+#include "pollcore/statistics.hpp"
 
 namespace pollcore {
 
@@ -130,6 +131,10 @@ public:
     /// a copy, which its next call for the same worker changes.
     [[nodiscard]] const WorkerCounters& worker_counters(std::size_t worker) const;
     [[nodiscard]] const ControlCounters& control_counters() const;
+    /// What the statistics segment says now (statistics.hpp). An Attachment gets the tables session, queue_pair and
+    /// process with its own rows, up to date, and the other tables empty. A Runtime gets all that it has written, which
+    /// is some 50 ms old. Throws Error(EOPNOTSUPP) if the runtime has no segment ([statistics] segment).
+    [[nodiscard]] statistics::Snapshot statistics() const;
     /// RNR NAKs of a whole device, for all its users. On a verbs device they come from the hardware counters. Returns
     /// no value if the device has no such counters.
     [[nodiscard]] std::optional<RnrCounts> rnr_counts(const std::string& device = "") const;

@@ -1,4 +1,4 @@
-// A counter.
+// Counters that have one writer each.
 #pragma once
 
 #include <atomic>
@@ -23,6 +23,20 @@ public:
 
 private:
     std::atomic<std::uint64_t> value_{0};
+};
+
+/// A count modulo 2^32 with one writer, where there is no room for a Counter. A reader that looks often enough knows
+/// how much it grew: the difference of two values, modulo 2^32.
+class SmallCounter {
+public:
+    void add(std::uint32_t n = 1) noexcept {
+        // As Counter::add: no other thread writes the count.
+        value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+    }
+    [[nodiscard]] std::uint32_t value() const noexcept { return value_.load(std::memory_order_relaxed); }
+
+private:
+    std::atomic<std::uint32_t> value_{0};
 };
 
 }  // namespace pollcore

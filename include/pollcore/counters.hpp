@@ -79,6 +79,8 @@ struct alignas(kCacheLine) WorkerCounters {
     /// The longest turn, in cycles. In a turn the worker carries out commands, and then looks for work until it finds
     /// some, at most 16 times (D17).
     Counter longest_step_cycles;
+    Counter stalls;        ///< turns that took longer than StatisticsConfig::stall_threshold
+    Counter stall_cycles;  ///< cycles of all stalls together
 };
 
 /// WorkerCounters::idle_cycles, with the wait under way. `now` is the worker's clock (cycles.hpp). Any thread.

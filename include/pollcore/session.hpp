@@ -94,6 +94,7 @@ enum class [[nodiscard]] Refusal : std::uint8_t{
     message_too_long,
     session_closed,
 };
+inline constexpr std::size_t kRefusalKinds = static_cast<std::size_t>(Refusal::session_closed) + 1;
 [[nodiscard]] POLLCORE_API std::string_view refusal_name(Refusal refusal) noexcept;
 /// A sentence that says what a refusal means, and what to do.
 [[nodiscard]] POLLCORE_API std::string_view refusal_text(Refusal refusal) noexcept;

@@ -45,7 +45,7 @@ namespace pollcore {
 /// The header before the slots. The consumer's index has a cache line of its own.
 struct RingHeader {
     static constexpr std::uint32_t kMagic = 0x676e6952;  // "Ring"
-    static constexpr std::uint32_t kVersion = 2;
+    static constexpr std::uint32_t kVersion = 3;
 
     std::uint32_t magic = kMagic;
     std::uint32_t version = kVersion;
@@ -53,8 +53,11 @@ struct RingHeader {
     std::uint32_t capacity = 0;
 
     alignas(kCacheLine) std::atomic<std::uint64_t> released{0};  ///< written by the consumer
+    /// The most occupied slots that the producer has seen. It looks when the ring may be full, so at least once in each
+    /// lap. Written by the producer.
+    alignas(kCacheLine) std::atomic<std::uint64_t> high_water{0};
 };
-static_assert(sizeof(RingHeader) == 2 * kCacheLine && offsetof(RingHeader, released) == kCacheLine);
+static_assert(sizeof(RingHeader) == 3 * kCacheLine && offsetof(RingHeader, released) == kCacheLine);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 template <class T>
@@ -281,7 +284,7 @@ private:
     }
 
     void refresh() noexcept {
-        const std::uint64_t released = read_released(header_);
+        const std::uint64_t released = read_released(header_, tail_);
         if (released - released_cached_ > tail_ - released_cached_) {
             broken_ = true;
             return;
@@ -290,9 +293,14 @@ private:
     }
     // Static, so that a compiler can keep this object's members in registers in a loop that pushes (D5). Otherwise each
     // turn of the loop would also store to this object, which delays the fetching of other lines.
-    [[nodiscard, gnu::noinline]] static std::uint64_t read_released(const RingHeader* header) noexcept {
+    [[nodiscard, gnu::noinline]] static std::uint64_t read_released(RingHeader* header, std::uint64_t tail) noexcept {
         // Acquire, pairs with the release in RingConsumer::publish: the consumer's reads come before our next writes.
-        return header->released.load(std::memory_order_acquire);
+        const std::uint64_t released = header->released.load(std::memory_order_acquire);
+        // Relaxed: a statistic with one writer. It means nothing if the consumer has tampered with its index.
+        if (tail - released > header->high_water.load(std::memory_order_relaxed)) [[unlikely]] {
+            header->high_water.store(tail - released, std::memory_order_relaxed);
+        }
+        return released;
     }
 
     RingHeader* header_ = nullptr;

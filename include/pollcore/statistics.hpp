@@ -126,6 +126,8 @@ struct Snapshot {
 /// Copies a segment, and checks it: the file may be of anybody. Throws Error: EACCES or ENOENT as open(2), EPROTO if it
 /// is no segment, EPROTONOSUPPORT if it is of another version.
 [[nodiscard]] POLLCORE_API Snapshot read_statistics(const std::filesystem::path& file);
+/// Reads an open file. The descriptor stays open. Throws Error as the other read_statistics().
+[[nodiscard]] POLLCORE_API Snapshot read_statistics(int fd);
 
 /// The files of the segments that this host has, also of runtimes that have died, sorted by name. Some may not be
 /// readable for this user.

@@ -10,6 +10,7 @@
 #include "attach/attached_state.hpp"
 #include "base/event_fd.hpp"
 #include "pollcore/attach.hpp"
+#include "pollcore/statistics.hpp"
 #include "session/in_flight_log.hpp"
 
 namespace pollcore {
@@ -606,6 +607,17 @@ const WorkerCounters& AttachedState::worker_counters(std::size_t worker) {
     WorkerCounters& into = *worker_counters_.at(worker);
     fill(into, counted.values);
     return into;
+}
+
+statistics::Snapshot AttachedState::statistics() {
+    std::vector<UniqueFd> descriptors;
+    (void)ask(wire::CopyStatistics{}, {}, &descriptors);
+    if (descriptors.size() != 1) {
+        throw Error(EPROTO, "the daemon does not give the descriptor of the statistics");
+    }
+    statistics::Snapshot snapshot = statistics::read_statistics(descriptors.front().get());
+    snapshot.alive = true;  // the daemon has just answered; its pid may mean another process here (pid_namespaces(7))
+    return snapshot;
 }
 
 const ControlCounters& AttachedState::control_counters() {

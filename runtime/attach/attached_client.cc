@@ -124,6 +124,7 @@ bool AttachedClient::answer_by_kind(const wire::Packet& packet, Handed& handed) 
         case wire::Kind::query_pkey: return answer<wire::AskPkey>(packet, handed);
         case wire::Kind::share_context: return answer<wire::ShareContext>(packet, handed);
         case wire::Kind::find_key: return answer<wire::FindKey>(packet, handed);
+        case wire::Kind::copy_statistics: return answer<wire::CopyStatistics>(packet, handed);
         case wire::Kind::none:
         case wire::Kind::end:
         case wire::Kind::event: break;

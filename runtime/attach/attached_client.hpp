@@ -231,6 +231,7 @@ private:
     wire::Held carry_out(const wire::AskHeldBuffers& asked);
     wire::WorkerCounted carry_out(const wire::AskWorkerCounters& asked);
     wire::ControlCounted carry_out(const wire::AskControlCounters& asked);
+    wire::Nothing carry_out(const wire::CopyStatistics& asked, std::vector<UniqueFd>& back);
     wire::DeviceReported carry_out(const wire::AskDevice& asked);
     QpInfo carry_out(const wire::AskQpInfo& asked);
     wire::QpQueried carry_out(const wire::AskQp& asked);

@@ -427,6 +427,14 @@ wire::ControlCounted AttachedClient::carry_out(const wire::AskControlCounters&) 
     return counted;
 }
 
+wire::Nothing AttachedClient::carry_out(const wire::CopyStatistics&, std::vector<UniqueFd>& back) {
+    back.push_back(runtime_.copy_statistics_here(number_));
+    if (is_reserved(back.back().get())) {
+        throw Error(EMFILE, "the daemon has no descriptors left; raise its limit (LimitNOFILE)");
+    }
+    return {};
+}
+
 DeviceAttributes AttachedClient::carry_out(const wire::AskDeviceAttributes& asked) {
     return runtime_.query_device(device_name(asked.device));
 }

@@ -105,6 +105,7 @@ public:
     std::size_t worker_count() noexcept override { return attached_.workers; }
     const WorkerCounters& worker_counters(std::size_t worker) override;
     const ControlCounters& control_counters() override;
+    statistics::Snapshot statistics() override;
 
 private:
     struct Question {

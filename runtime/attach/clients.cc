@@ -9,6 +9,7 @@
 
 #include "base/log.hpp"
 #include "base/printable.hpp"
+#include "base/probe.hpp"
 
 namespace pollcore {
 namespace {
@@ -214,6 +215,7 @@ void Clients::take(Heard& heard) {
 
 void Clients::welcome(Heard& heard) {
     const std::uint32_t number = heard.number;
+    POLLCORE_PROBE(client_attached, number, heard.account->pid());
     if (barred_.contains(heard.account->uid())) {
         heard.rights.own_memory = false;
     }
@@ -340,6 +342,7 @@ void Clients::forget_ended(std::uint32_t number) {
         });
         count([&](AttachCounts& counts) { counts.longest_clean_up = std::max(counts.longest_clean_up, took); });
     }
+    POLLCORE_PROBE(client_ended, number);
     clients_.erase(found);
     connections_.hang_up(number);  // the connection ends after its last answer
     count([&](AttachCounts& counts) {

@@ -28,7 +28,7 @@ namespace pollcore::wire {
 inline constexpr std::uint32_t kMagic = 0x61436c50;  // "PlCa"
 /// The process and the daemon need the same version. Otherwise the daemon answers with its version in the error text,
 /// and closes the connection.
-inline constexpr std::uint16_t kVersion = 6;
+inline constexpr std::uint16_t kVersion = 7;
 inline constexpr std::size_t kDescriptorsMax = 4;
 
 enum class Kind : std::uint16_t {
@@ -84,6 +84,7 @@ enum class Kind : std::uint16_t {
     query_pkey,
     share_context,
     find_key,
+    copy_statistics,
     end,            ///< the number of kinds
     event = 0x100,  ///< from the daemon, unasked
 };
@@ -487,6 +488,13 @@ struct ControlCounted {
 struct AskControlCounters {
     static constexpr Kind kKind = Kind::control_counters;
     using Answered = ControlCounted;
+    std::uint64_t nothing = 0;
+};
+
+/// The answer comes with a sealed memfd that has a statistics segment: the rows of the process.
+struct CopyStatistics {
+    static constexpr Kind kKind = Kind::copy_statistics;
+    using Answered = Nothing;
     std::uint64_t nothing = 0;
 };
 

@@ -132,6 +132,8 @@ void each_field(const StatisticsConfig&, const Cpus&, Visit&& visit) {
     visit(optional("segment"), &StatisticsConfig::segment, ChoiceRule<StatisticsConfig::Segment>{kSegments});
     visit(optional("name"), &StatisticsConfig::name, NameRule("the name of the program"));
     visit(optional("group"), &StatisticsConfig::group, AccountRule{AccountKind::group});
+    visit(optional("stall_threshold"), &StatisticsConfig::stall_threshold,
+          MicrosecondsRule{std::chrono::microseconds(1), std::chrono::minutes(1)});
 }
 
 template <class Visit>

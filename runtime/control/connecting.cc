@@ -6,6 +6,7 @@
 #include "base/log.hpp"
 #include "base/map_place.hpp"
 #include "base/printable.hpp"
+#include "base/probe.hpp"
 #include "base/undo.hpp"
 #include "control/runtime_state.hpp"
 
@@ -480,6 +481,7 @@ void RuntimeState::on_connect_event(DeviceSlot& device, ConnectEvent event) {
         case ConnectEvent::Kind::established:
             counters.connections.add();
             if (QpSlot* qp = qp_of_connection(device.index, event.connection); qp != nullptr) {
+                POLLCORE_PROBE(qp_connected, qp->qp_num, qp->client);
                 try {
                     start_flow_here(
                         *qp, event.flow.kind != FlowControl::off ? event.flow : std::exchange(qp->peer_flow, {}));

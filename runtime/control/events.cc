@@ -5,6 +5,7 @@
 
 #include "base/log.hpp"
 #include "base/planted.hpp"
+#include "base/probe.hpp"
 #include "control/runtime_state.hpp"
 
 namespace pollcore {
@@ -270,6 +271,7 @@ void RuntimeState::tell_of_qp_here(std::uint32_t client, Event&& event) noexcept
 
 // Called when the queue pair is in error, and its application may not have caused that.
 void RuntimeState::tell_of_error_here(QpSlot& qp) noexcept {
+    POLLCORE_PROBE(qp_error, qp.qp_num, qp.client);
     if (!qp.disconnected && !qp.ending && !std::exchange(qp.error_told, true)) {
         tell_of_qp_here(qp.client, {.type = EventType::qp_error, .qp = qp.handle});
     }
@@ -308,6 +310,7 @@ void RuntimeState::lose_device(DeviceSlot& device) {
     }
     device.lost = true;
     counters.devices_lost.add();
+    POLLCORE_PROBE(device_lost, device.index + 1);
     log_error("device \"{}\" is lost: it failed or was removed; its work in flight is completed by the runtime",
               device.config.name);
     for (const auto& qp : qps_) {

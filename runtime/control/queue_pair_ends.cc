@@ -10,6 +10,7 @@
 #include "base/life.hpp"
 #include "base/log.hpp"
 #include "base/planted.hpp"
+#include "base/probe.hpp"
 #include "control/runtime_state.hpp"
 
 namespace pollcore {
@@ -193,6 +194,10 @@ void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
     close_idle_cqs(*workers_[qp.worker], *devices_[qp.device]);
     return_share(qp.pool);
     return_share(qp.rendezvous);
+    POLLCORE_PROBE(qp_destroyed, qp.qp_num, qp.client);
+    if (statistics_ != nullptr) {
+        statistics_->enter(qp);
+    }
     qps_[qp.handle.index].reset();
 }
 

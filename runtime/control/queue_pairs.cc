@@ -5,6 +5,7 @@
 
 #include "base/life.hpp"
 #include "base/log.hpp"
+#include "base/probe.hpp"
 #include "base/undo.hpp"
 #include "connect/gid.hpp"
 #include "control/runtime_state.hpp"
@@ -171,7 +172,7 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     plan.state = slot->state;
     plan.send = {.depth = slot->send_entries,
                  .sges_max = plan.sges_max,
-                 .signal_interval = std::clamp(send_depth / 4, 1u, kSignalIntervalMax),
+                 .signal_interval = static_cast<std::uint16_t>(std::clamp(send_depth / 4, 1u, kSignalIntervalMax)),
                  .coalesce_signals = spec.coalesce_signals};
     plan.recv_depth = slot->recv_entries;
     plan.device = device.index;
@@ -220,6 +221,7 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     // after a failure.
     QpSlot& qp = *qps_[index];
     const QpHandle handle = qp.handle;
+    POLLCORE_PROBE(qp_created, qp.qp_num, qp.client);
     if (qp.by_hand) {
         return handle;
     }

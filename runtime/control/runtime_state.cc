@@ -11,6 +11,7 @@
 
 #include "base/log.hpp"
 #include "base/thread_health.hpp"
+#include "pollcore/statistics.hpp"
 
 namespace pollcore {
 namespace {
@@ -39,7 +40,9 @@ RuntimeState::RuntimeState(const Config& wanted, std::unique_ptr<Platform> stand
         expire_attempts_here();
         post_endings_here();  // if a job could not be posted for lack of memory
         count_things_here();
-        write_statistics_here();
+        if (statistics_ != nullptr) {
+            statistics_->write(!running_.load());
+        }
     });
     try {
         executor_->run([&] {
@@ -49,7 +52,8 @@ RuntimeState::RuntimeState(const Config& wanted, std::unique_ptr<Platform> stand
             for (std::size_t i = 0; i < config.workers.size(); ++i) {
                 start_worker(config.workers[i], static_cast<std::uint32_t>(i));
             }
-            start_statistics_here();
+            statistics_ =
+                RuntimeStatistics::make({config, *platform, counters, workers_, devices_, sessions_, qps_, host_});
         });
         running_.store(true);
     } catch (...) {
@@ -262,6 +266,30 @@ Health RuntimeState::health() const {
     health.threads.push_back(
         thread_health(kControlThread, Kind::control, executor_->heartbeat(), steady_ns(platform->now())));
     return health;
+}
+
+namespace {
+
+[[noreturn]] void refuse_statistics() {
+    throw Error(EOPNOTSUPP,
+                "the runtime has no statistics: its configuration can switch them on ([statistics] segment)");
+}
+
+}  // namespace
+
+// statistics_ is set before the runtime's first user is there, and stays.
+statistics::Snapshot RuntimeState::statistics() {
+    if (statistics_ == nullptr) {
+        refuse_statistics();
+    }
+    return statistics::read_statistics(statistics_->file());
+}
+
+UniqueFd RuntimeState::copy_statistics_here(std::uint32_t client) {
+    if (statistics_ == nullptr) {
+        refuse_statistics();
+    }
+    return statistics_->copy_for(client);
 }
 
 void RuntimeState::post(std::function<void()> job) {

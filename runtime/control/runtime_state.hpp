@@ -8,7 +8,7 @@
 //   device_queries.cc     what a device says       slots.hpp             what is known of each object
 //   address_handles.cc    address handles          events.cc             events of devices and reports of workers
 //   workers.cc            starting workers         flow_control.cc       flow control of queue pairs
-//   segment_rows.cc        statistics             shared_receive_queues.cc, receive_pools.cc
+//   shared_receive_queues.cc, receive_pools.cc
 //
 // Thread safety: the functions of ControlSide may be called from any thread. Most of them do their work in jobs on the
 // control thread (executor_). Functions named *_here must be called on the control thread. Application threads wait for
@@ -38,6 +38,7 @@
 #include "connect/transitions.hpp"
 #include "control/handle_pool.hpp"
 #include "control/platform.hpp"
+#include "control/runtime_statistics.hpp"
 #include "control/slots.hpp"
 #include "control/use_search.hpp"
 #include "device/device.hpp"
@@ -45,8 +46,6 @@
 #include "flow/shared_grants.hpp"
 #include "pollcore/runtime.hpp"
 #include "session/control_side.hpp"
-#include "statistics/flight_recorder.hpp"
-#include "statistics/segment_writer.hpp"
 #include "worker/ring_pool.hpp"
 #include "worker/worker.hpp"
 #include "worker/worker_proxy.hpp"
@@ -226,6 +225,7 @@ public:
     std::size_t worker_count() noexcept override { return config.workers.size(); }
     const WorkerCounters& worker_counters(std::size_t worker) override;
     const ControlCounters& control_counters() override { return counters; }
+    statistics::Snapshot statistics() override;
 
     // ---- For runtime/attach, which serves other processes. On the control thread, except post() and call(). ----
 
@@ -371,6 +371,8 @@ public:
     /// Keeps an object until the runtime is destroyed: memory that a device may reach, or counters that are in use.
     void keep_until_end(std::shared_ptr<void> what) { kept_.push_back(std::move(what)); }
 
+    /// RuntimeStatistics::copy_for(). Throws Error(EOPNOTSUPP) if there are no statistics.
+    [[nodiscard]] UniqueFd copy_statistics_here(std::uint32_t client);
     /// Any thread may call this. Does not use the control thread.
     [[nodiscard]] Health health() const;
 
@@ -417,13 +419,6 @@ private:
 
     // runtime_state.cc
     void open_device(const DeviceConfig& config);
-    // segment_rows.cc
-    void start_statistics_here() noexcept;
-    void write_statistics_here() noexcept;
-    void write_worker_here(std::uint32_t index) noexcept;
-    void write_session_here(std::uint32_t row, const SessionSlot& session) noexcept;
-    void write_queue_pair_here(std::size_t index) noexcept;
-    void write_processes_here() noexcept;
     void start_worker(const WorkerConfig& config, std::uint32_t index);
     /// Makes what the worker needs of the device. Returns the completion channel, or null if the worker never sleeps.
     [[nodiscard]] static CompletionChannel* make_worker_objects(DeviceSlot& device, std::uint32_t index,
@@ -621,11 +616,6 @@ private:
     HandlePool<MwHandle> window_handles_{kMemoryWindowsMax};
     std::vector<std::unique_ptr<WindowSlot>> windows_;  // by index
     std::vector<std::unique_ptr<WorkerSlot>> workers_;
-    std::unique_ptr<statistics::SegmentWriter> statistics_;  // null: there is no segment
-    std::optional<statistics::FlightRecorder> flight_recorder_;
-    std::uint32_t session_rows_ = 0;  // rows of sessions in the segment
-    std::uint32_t process_rows_ = 0;
-    std::size_t next_qp_row_ = 0;  // the queue pair that was written last
     std::map<std::uint32_t, SessionSlot> sessions_;
     std::vector<std::unique_ptr<SrqSlot>> srqs_;  // by index
     std::vector<std::uint16_t> srq_generations_;
@@ -636,6 +626,7 @@ private:
     std::vector<std::unique_ptr<AhSlot>> ahs_;  // by index
     std::vector<std::uint16_t> ah_generations_;
     std::map<ConnectionKey, std::uint16_t> qp_of_connection_;  // index of the queue pair that has QpSlot::connection
+    std::unique_ptr<RuntimeStatistics> statistics_;            // null: there is no segment
     std::uint16_t next_qp_index_ = 0;
     std::uint32_t next_session_ = 1;
     std::uint32_t next_cq_ = 1;

@@ -122,7 +122,7 @@ std::uint64_t RuntimeState::submissions_refused(std::uint32_t session) const noe
     if (found == sessions_.end()) {
         return 0;
     }
-    return found->second.end != nullptr ? found->second.end->refused() : found->second.refused;
+    return found->second.figures_now().refused;
 }
 
 Called RuntimeState::called_session(std::uint32_t id) const noexcept {
@@ -203,7 +203,7 @@ bool RuntimeState::session_closed_here(std::uint32_t session_id) {
         return false;
     }
     worker.sessions[session.index] = 0;
-    session.refused = session.end->refused();
+    session.figures = session.end->figures();
     session.end.reset();
     return true;
 }

@@ -20,6 +20,7 @@
 #include "base/unique_fd.hpp"
 #include "connect/connector.hpp"
 #include "control/control_memory.hpp"
+#include "control/figure_book.hpp"
 #include "control/platform.hpp"
 #include "device/device.hpp"
 #include "flow/shared_grants.hpp"
@@ -164,9 +165,12 @@ struct SessionSlot {
     std::vector<Unpolled> unpolled;
     std::unique_ptr<WorkerSession> end;           // null after the worker has released the session
     std::optional<std::uint64_t> remove_command;  // number of the command that removes the session from its worker
-    std::uint64_t refused = 0;                    // submissions that the worker refused; set when the session is closed
+    WorkerSession::Figures figures;               // set when the worker has released the session
 
     [[nodiscard]] Called called() const noexcept { return {id, name.view()}; }
+    [[nodiscard]] WorkerSession::Figures figures_now() const noexcept {
+        return end != nullptr ? end->figures() : figures;
+    }
 };
 
 struct WorkerSlot {
@@ -255,6 +259,7 @@ struct QpSlot {
     bool disconnected = false;
     bool ending = false;      // it is being closed or reset (QpEnding)
     bool error_told = false;  // the application knows that it is in error, or has itself put it there
+    FigureAccount figures;
 
     [[nodiscard]] Called called() const noexcept { return {qp_num, name.view()}; }
 };

@@ -72,15 +72,17 @@ void RuntimeState::start_worker(const WorkerConfig& worker_config, std::uint32_t
             throw Error(errno, "cannot make an epoll for a worker that sleeps");
         }
     }
-    slot->worker = std::make_unique<Worker>(WorkerOptions{.submit_burst = worker_config.submit_burst,
-                                                          .complete_burst = worker_config.complete_burst,
-                                                          .qp_burst = worker_config.qp_burst,
-                                                          .qps_max = config.qps_max,
-                                                          .bell = slot->bell.get(),
-                                                          .visitors = slot->visitors.get(),
-                                                          .solicited_only = worker_config.wake_on == WakeOn::solicited,
-                                                          .clock = platform->cycles_function(),
-                                                          .probe_cycles = platform->cycles_from(kProbeEvery)});
+    slot->worker = std::make_unique<Worker>(
+        WorkerOptions{.submit_burst = worker_config.submit_burst,
+                      .complete_burst = worker_config.complete_burst,
+                      .qp_burst = worker_config.qp_burst,
+                      .qps_max = config.qps_max,
+                      .bell = slot->bell.get(),
+                      .visitors = slot->visitors.get(),
+                      .solicited_only = worker_config.wake_on == WakeOn::solicited,
+                      .clock = platform->cycles_function(),
+                      .probe_cycles = platform->cycles_from(kProbeEvery),
+                      .stall_cycles = platform->cycles_from(config.statistics.stall_threshold)});
     slot->proxy = std::make_unique<WorkerProxy>(
         *slot->worker, worker_config.name, counters, [this](std::uint32_t looks) { platform->wait_for_worker(looks); },
         [this] { return platform->now(); });

@@ -205,8 +205,8 @@ constexpr Submitted without_session(std::size_t n) noexcept {
     return admit(request, 0, length, length, slots, ahead, 0);
 }
 
-[[gnu::always_inline]] inline void SessionCore::count_refused() noexcept {
-    ++refused_;
+[[gnu::always_inline]] inline void SessionCore::count_refused(Refusal cause) noexcept {
+    refusals_.by_cause[static_cast<std::size_t>(cause)].add();
     summing_ = false;
 }
 

@@ -11,7 +11,9 @@ namespace pollcore {
 }
 
 [[gnu::noinline]] void CompletionInbox::sampled(std::uint32_t since) noexcept {
-    stages_.completion_ring.add(since, static_cast<std::uint32_t>(cycles_now()));
+    const auto now = static_cast<std::uint32_t>(cycles_now());
+    stages_.completion_ring.add(since, now);
+    trace_.note({since | std::uint64_t{now} << 32});
 }
 
 }  // namespace pollcore

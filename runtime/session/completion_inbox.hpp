@@ -35,7 +35,8 @@ public:
         : completions_(at_offset<void>(block, layout.completions()), layout.completion_ring_slots()),
           submissions_(submissions),
           wide_(layout.wide),
-          stages_(*at_offset<SessionStages>(block, layout.stages())) {}
+          stages_(*at_offset<SessionStages>(block, layout.stages())),
+          trace_(at_offset<SessionTrace>(block, layout.trace())->application) {}
     CompletionInbox(const CompletionInbox&) = delete;
     CompletionInbox& operator=(const CompletionInbox&) = delete;
 
@@ -266,6 +267,7 @@ private:
     std::uint64_t replied_ = 0;  // completions that came as answers in a request's line
     bool marked_ = false;        // a marked request has not completed
     SessionStages& stages_;
+    RecentLog<1>& trace_;
     Completion kept_;  // an answer saved from its slot, because the slot had to be written before the answer was polled
 };
 

@@ -299,6 +299,9 @@ std::size_t Context::worker_count() const noexcept {
 const WorkerCounters& Context::worker_counters(std::size_t worker) const {
     return control().worker_counters(worker);
 }
+statistics::Snapshot Context::statistics() const {
+    return control().statistics();
+}
 const ControlCounters& Context::control_counters() const {
     return control().control_counters();
 }

@@ -26,6 +26,7 @@
 #include "pollcore/receive_pool.hpp"
 #include "pollcore/report.hpp"
 #include "pollcore/session.hpp"
+#include "pollcore/statistics.hpp"
 #include "session/application_events.hpp"
 #include "session/layout.hpp"
 #include "session/live_queue_pairs.hpp"
@@ -245,6 +246,7 @@ public:
     [[nodiscard]] virtual std::size_t worker_count() noexcept = 0;
     [[nodiscard]] virtual const WorkerCounters& worker_counters(std::size_t worker) = 0;
     [[nodiscard]] virtual const ControlCounters& control_counters() = 0;
+    [[nodiscard]] virtual statistics::Snapshot statistics() = 0;
 };
 
 /// Throws Error(EPERM) in a forked child.

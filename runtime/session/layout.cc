@@ -68,6 +68,8 @@ void format_session(void* block, const SessionLayout& layout) noexcept {
         new (at_offset<SrqRecord>(block, layout.srq_records()) + i) SrqRecord;
     }
     new (at_offset<SessionStages>(block, layout.stages())) SessionStages;
+    new (at_offset<SessionRefusals>(block, layout.refusals())) SessionRefusals;
+    new (at_offset<SessionTrace>(block, layout.trace())) SessionTrace;
     format_ring<WorkRequest>(at_offset<void>(block, layout.submissions()), layout.submission_slots);
     format_ring<Completion>(at_offset<void>(block, layout.completions()), layout.completion_ring_slots());
     // Release, pairs with the acquire in is_formatted: the rest of the block is visible before the version.

@@ -8,17 +8,21 @@
 //   header, sleep words        both sides, in turn: see SleepWord
 //   records, retired counts    the worker (for queue pairs and shared receive queues)
 //   stages                     see SessionStages
+//   refusals                   the session
+//   trace                      see SessionTrace
 //   submission ring            slots: the session; also the worker, when it answers in a request's line
 //                              (worker/worker_session.hpp); released: the worker
 //   completion ring            slots: the worker; released: the session
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
+#include "base/recent_log.hpp"
 #include "base/sleep_word.hpp"
 #include "pollcore/completion.hpp"
 #include "pollcore/latency.hpp"
@@ -151,9 +155,22 @@ struct SessionStages {
     LatencyCounters completion_ring;  ///< written by the session's thread
 };
 
+/// Why the session's library refused requests. Written by the session's thread.
+struct SessionRefusals {
+    std::array<Counter, kRefusalKinds> by_cause;  ///< by the value of Refusal
+};
+
+/// The last requests that were followed through their stages. Times are the lower half of the time stamp counter.
+struct SessionTrace {
+    /// Written by the worker: submitted 32 | taken 32; completed 32; queue pair 32 | opcode 8.
+    alignas(kCacheLine) RecentLog<3> worker;
+    /// Written by the session's thread: completed 32 | polled 32.
+    alignas(kCacheLine) RecentLog<1> application;
+};
+
 struct SessionHeader {
     static constexpr std::uint32_t kMagic = 0x73736553;  // "Sess"
-    static constexpr std::uint16_t kVersion = 5;
+    static constexpr std::uint16_t kVersion = 6;
     static constexpr std::uint16_t kWideCompletions = 1;  ///< feature: completions take two slots of their ring
     static constexpr std::uint16_t kWorkerSleeps = 2;     ///< feature: the worker may sleep, so submitters wake it
     /// A value of `closed`: the worker takes no more requests, and all requests that it took have completed.
@@ -212,7 +229,9 @@ struct SessionLayout {
     [[nodiscard]] constexpr std::size_t stages() const noexcept {
         return srq_records() + align(kSrqsMax * sizeof(SrqRecord));
     }
-    [[nodiscard]] constexpr std::size_t submissions() const noexcept { return stages() + sizeof(SessionStages); }
+    [[nodiscard]] constexpr std::size_t refusals() const noexcept { return stages() + sizeof(SessionStages); }
+    [[nodiscard]] constexpr std::size_t trace() const noexcept { return refusals() + align(sizeof(SessionRefusals)); }
+    [[nodiscard]] constexpr std::size_t submissions() const noexcept { return trace() + sizeof(SessionTrace); }
     [[nodiscard]] constexpr std::size_t completions() const noexcept {
         return submissions() + ring_bytes<WorkRequest>(submission_slots);
     }

@@ -51,7 +51,7 @@ constexpr std::array kStatuses{
                 "the message is longer than the peer's receives"},
 };
 
-constexpr std::array<std::string_view, 19> kRefusals{
+constexpr std::array<std::string_view, kRefusalKinds> kRefusals{
     "none",
     "submission_ring_full",
     "completion_ring_full",
@@ -72,7 +72,7 @@ constexpr std::array<std::string_view, 19> kRefusals{
     "message_too_long",
     "session_closed",
 };
-static_assert(kRefusals.size() == static_cast<std::size_t>(Refusal::session_closed) + 1);
+static_assert(!kRefusals.back().empty());
 
 constexpr std::array<std::string_view, kVerbsEventTypes> kEventTypes{
     "IBV_EVENT_CQ_ERR",

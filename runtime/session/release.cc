@@ -20,7 +20,7 @@ namespace pollcore {
         }
         if (reserve_slots(slots + 1) < slots + 1) {
             wants_slots_ = true;
-            count_refused();
+            count_refused(Refusal::submission_ring_full);
             result.refusal = Refusal::submission_ring_full;
             break;
         }

@@ -48,6 +48,7 @@ SessionCore::SessionCore(std::shared_ptr<SessionHost> host, void* block, const S
                                            (options.flush_in_error ? kFlushInError : 0))),
       worker_sleeps_(layout.worker_sleeps),
       stages_(*at_offset<SessionStages>(block, layout.stages())),
+      refusals_(*at_offset<SessionRefusals>(block, layout.refusals())),
       waking_(options.waking),
       id_(options.id),
       worker_(options.worker),
@@ -160,10 +161,14 @@ SessionFigures SessionCore::figures() noexcept {
     if (!stock_taken_) {
         accounts_.refresh();
     }
+    std::uint64_t refused = 0;
+    for (const Counter& count : refusals_.by_cause) {
+        refused += count.value();
+    }
     return {.accepted = accounts_.accepted(),
             .completed = inbox_.taken() + untaken_requests_ - accounts_.pooled_taken(),
             .retired = accounts_.retired(),
-            .refused = refused_,
+            .refused = refused,
             .throttled = header_.throttled.load(std::memory_order_relaxed)};
 }
 

@@ -127,7 +127,7 @@ private:
     [[nodiscard]] Refusal admit_own(const WorkRequest& request, std::size_t ahead = 0) noexcept;
     [[nodiscard]] Refusal admit_inline(const WorkRequest& request, std::uint32_t length, std::uint32_t slots,
                                        std::size_t ahead = 0) noexcept;
-    void count_refused() noexcept;
+    void count_refused(Refusal cause) noexcept;
 
     // admission.cc
     void refresh_room() noexcept;
@@ -208,10 +208,10 @@ private:
     bool wants_slots_ = false;       // a submission found the ring full, and wait() or arm() has not reported new room
     std::uint64_t next_sample_ = 0;  // the next request is followed when this many requests were accepted
     std::uint32_t followed_ = 0;     // requests followed so far
-    std::uint64_t refused_ = 0;
     // Used seldom.
     ReplyDelay reply_delay_;
     SessionStages& stages_;
+    SessionRefusals& refusals_;
     SessionWaking waking_;
     std::uint32_t id_;
     std::uint32_t worker_;

@@ -298,7 +298,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
     const Refusal refusal = fits ? admit_inline(request, length, slots, ahead)
                                  : admit_own(request, ahead);  // refuses it: at the latest, the flag does not fit
     if (refusal != Refusal::none) {
-        count_refused();
+        count_refused(refusal);
         return {.refusal = refusal};
     }
     count_accepted(request);
@@ -310,7 +310,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
 /// asking for the flag only here costs the other requests nothing.
 [[gnu::noinline]] Refusal SessionCore::refused(const WorkRequest& request, Refusal refusal) noexcept {
     if ((request.flags & kInline) == 0) {
-        count_refused();
+        count_refused(refusal);
         return refusal;
     }
     const Written written = write_inline(request, 0);
@@ -364,7 +364,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
         }
         result.refusal = admit_own(request, slots);
         if (result.refusal != Refusal::none) {
-            count_refused();
+            count_refused(result.refusal);
             break;
         }
         count_accepted(request);
@@ -400,7 +400,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
 [[gnu::always_inline]] inline Refusal SessionCore::try_submit(const WorkRequest& request,
                                                               std::span<const Sge> sges) noexcept {
     if (sges.size() > kSgesMax) {
-        count_refused();
+        count_refused(Refusal::too_many_sges);
         return Refusal::too_many_sges;
     }
     submissions_.prefetch();
@@ -412,7 +412,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
     }
     const Refusal refusal = admit(request, num_sge, 0, bytes, slots);
     if (refusal != Refusal::none) {
-        count_refused();
+        count_refused(refusal);
         return refusal;
     }
     count_accepted(request);
@@ -443,7 +443,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
 [[gnu::always_inline]] inline Refusal SessionCore::try_submit_inline(const WorkRequest& request,
                                                                      std::span<const std::byte> payload) noexcept {
     if (payload.size() > kInlineMax) {
-        count_refused();
+        count_refused(Refusal::inline_too_long);
         return Refusal::inline_too_long;
     }
     submissions_.prefetch();
@@ -451,7 +451,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
     const std::uint32_t slots = slots_for_inline(length);
     const Refusal refusal = admit_inline(request, length, slots);
     if (refusal != Refusal::none) {
-        count_refused();
+        count_refused(refusal);
         return refusal;
     }
     count_accepted(request);

@@ -26,20 +26,17 @@ constexpr int kTries = 8;
 
 class File {
 public:
-    explicit File(const std::filesystem::path& path)
-        : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)) {
-        if (!fd_.valid()) {
-            throw Error(errno, fmt::format("cannot open {}", path.string()));
-        }
+    /// `name` is for messages.
+    File(std::string name, int fd) : name_(std::move(name)), fd_(fd) {
         struct stat status {};
-        if (::fstat(fd_.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+        if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
             refuse("is no file");
         }
     }
     void read(void* to, std::size_t bytes, std::uint64_t from) const {
         for (std::size_t done = 0; done < bytes;) {
             const ssize_t n =
-                ::pread(fd_.get(), static_cast<std::byte*>(to) + done, bytes - done, static_cast<off_t>(from + done));
+                ::pread(fd_, static_cast<std::byte*>(to) + done, bytes - done, static_cast<off_t>(from + done));
             if (n < 0 && errno == EINTR) {
                 continue;
             }
@@ -49,13 +46,14 @@ public:
             done += static_cast<std::size_t>(n);
         }
     }
+    [[nodiscard]] const std::string& name() const noexcept { return name_; }
     [[noreturn]] void refuse(const char* why) const {
-        throw Error(EPROTO, fmt::format("{} {}, so it is no statistics segment", path_.string(), why));
+        throw Error(EPROTO, fmt::format("{} {}, so it is no statistics segment", name_, why));
     }
 
 private:
-    const std::filesystem::path& path_;
-    UniqueFd fd_;
+    const std::string name_;
+    const int fd_;
 };
 
 /// Copies as much of a struct as both the writer's version and this one have.
@@ -139,8 +137,9 @@ const ReadTable* Snapshot::table(std::string_view wanted) const noexcept {
     return found != tables.end() ? &*found : nullptr;
 }
 
-Snapshot read_statistics(const std::filesystem::path& path) {
-    const File file(path);
+namespace {
+
+Snapshot read(const File& file) {
     Snapshot snapshot;
     // The first words are the same in all versions.
     constexpr std::uint32_t kAlways = offsetof(Header, bytes);
@@ -150,7 +149,7 @@ Snapshot read_statistics(const std::filesystem::path& path) {
     }
     if (begin.version != kVersion) {
         throw Error(EPROTONOSUPPORT, fmt::format("{} has version {} of the statistics, and this program reads {}",
-                                                 path.string(), begin.version, kVersion));
+                                                 file.name(), begin.version, kVersion));
     }
     if (begin.header_bytes < kAlways || begin.header_bytes > kRowMax) {
         file.refuse("has a wrong header");
@@ -189,6 +188,20 @@ Snapshot read_statistics(const std::filesystem::path& path) {
     }
     snapshot.alive = process_start(static_cast<pid_t>(header.pid)) == header.pid_started;
     return snapshot;
+}
+
+}  // namespace
+
+Snapshot read_statistics(const std::filesystem::path& path) {
+    const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    if (!fd.valid()) {
+        throw Error(errno, fmt::format("cannot open {}", path.string()));
+    }
+    return read({path.string(), fd.get()});
+}
+
+Snapshot read_statistics(int fd) {
+    return read({"the file", fd});
 }
 
 }  // namespace pollcore::statistics

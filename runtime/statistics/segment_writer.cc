@@ -68,13 +68,14 @@ SegmentWriter::SegmentWriter(const SegmentOptions& options, const std::vector<Ta
     }
     allocated_.resize(places.size());
 
-    fd_ = UniqueFd(::open(file_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    fd_ = UniqueFd(file_.empty() ? ::memfd_create("pollcore statistics", MFD_CLOEXEC | MFD_ALLOW_SEALING)
+                                 : ::open(file_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (!fd_.valid()) {
         throw Error(errno, fmt::format("cannot make the statistics segment {}", file_.string()));
     }
     const auto fail = [&](const char* what) {
         const int error = errno;
-        ::unlink(file_.c_str());
+        remove_file();
         throw Error(error, fmt::format("cannot {} the statistics segment {}", what, file_.string()));
     };
     if (options.group != static_cast<gid_t>(-1) && ::fchown(fd_.get(), static_cast<uid_t>(-1), options.group) != 0) {
@@ -114,8 +115,22 @@ SegmentWriter::SegmentWriter(const SegmentOptions& options, const std::vector<Ta
 }
 
 SegmentWriter::~SegmentWriter() {
-    ::munmap(memory_, bytes_);
-    if (::unlink(file_.c_str()) != 0 && errno != ENOENT) {
+    if (memory_ != nullptr) {
+        ::munmap(memory_, bytes_);
+    }
+    remove_file();
+}
+
+UniqueFd SegmentWriter::sealed() && {
+    ::munmap(std::exchange(memory_, nullptr), bytes_);  // F_SEAL_WRITE needs this (fcntl(2))
+    if (::fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) != 0) {
+        throw Error(errno, "cannot seal a copy of the statistics");
+    }
+    return std::move(fd_);
+}
+
+void SegmentWriter::remove_file() const noexcept {
+    if (!file_.empty() && ::unlink(file_.c_str()) != 0 && errno != ENOENT) {
         log_error("cannot remove the statistics segment {}: {}", file_.string(), std::strerror(errno));
     }
 }

@@ -37,7 +37,7 @@ struct TableSpec {
 };
 
 struct SegmentOptions {
-    std::filesystem::path file;  ///< must not exist
+    std::filesystem::path file;  ///< must not exist; empty: memory without a file, which only sealed() gives away
     std::string name;
     gid_t group = static_cast<gid_t>(-1);  ///< may read the file; -1: the process's own group
     std::uint64_t cycles_per_second = 0;
@@ -95,6 +95,9 @@ public:
     void clear(std::size_t table, std::uint32_t row) noexcept;
     /// Call this after rows were written. `now` is of CLOCK_MONOTONIC.
     void updated(std::uint64_t now) noexcept;
+    /// Ends the writing of a segment without a file. Returns its descriptor, by which nobody can change the segment.
+    /// Throws Error.
+    [[nodiscard]] UniqueFd sealed() &&;
     [[nodiscard]] const std::filesystem::path& file() const noexcept { return file_; }
 
 private:
@@ -106,6 +109,7 @@ private:
         return memory_ + table.offset + std::size_t{index} * table.row_bytes;
     }
 
+    void remove_file() const noexcept;
     /// Allocates the file's memory for all rows up to `index`. A page that is written without would kill this process
     /// if there is no memory for it.
     [[nodiscard]] bool has_memory_for(std::size_t table, std::uint32_t index) noexcept;

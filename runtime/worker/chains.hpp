@@ -27,7 +27,7 @@ class ChainLink {
 public:
     /// Returns false if the queue is in the list already.
     [[nodiscard]] bool enter() noexcept {
-        if (std::exchange(chained_, true)) {
+        if (next_ != nowhere()) {
             return false;
         }
         next_ = nullptr;
@@ -36,14 +36,13 @@ public:
     /// Address of the pointer to the next queue in the list.
     [[nodiscard]] Queue** next() noexcept { return &next_; }
     /// Takes the queue out of the list. Returns the next queue.
-    Queue* leave() noexcept {
-        chained_ = false;
-        return next_;
-    }
+    Queue* leave() noexcept { return std::exchange(next_, nowhere()); }
 
 private:
-    Queue* next_ = nullptr;
-    bool chained_ = false;
+    // The value of next_ while the queue is not in the list. Only compared.
+    [[nodiscard]] static Queue* nowhere() noexcept { return reinterpret_cast<Queue*>(std::uintptr_t{1}); }
+
+    Queue* next_ = nowhere();
 };
 
 /// The list of queues that have a chain, in the order of their first request. Queue has a member `link`, a

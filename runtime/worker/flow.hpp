@@ -40,25 +40,21 @@ public:
 
     [[nodiscard]] std::uint32_t credit() const noexcept { return credit_; }
     [[nodiscard]] std::uint32_t message_max() const noexcept { return message_max_; }
-    [[nodiscard]] bool limited() const noexcept { return limited_; }
+    [[nodiscard]] bool limited() const noexcept { return credit_ != kUnlimited; }
     void take(std::uint32_t messages) noexcept { credit_ -= messages; }
 
     // The flow control calls open() and close().
+    /// `credit` must be less than kUnlimited.
     void open(std::uint32_t credit, std::uint32_t message_max) noexcept {
         credit_ = credit;
         message_max_ = message_max;
-        limited_ = true;
     }
     /// From now on nothing passes. Returns the credit that was left.
-    std::uint32_t close() noexcept {
-        limited_ = true;
-        return std::exchange(credit_, 0u);
-    }
+    std::uint32_t close() noexcept { return std::exchange(credit_, 0u); }
 
 private:
     std::uint32_t credit_ = kUnlimited;
     std::uint32_t message_max_ = kUnlimited;
-    bool limited_ = false;
 };
 
 /// The flow control of one queue pair.

@@ -39,6 +39,7 @@ struct SendRun {
     // Requests that the run may still take. Of 64 bits, because gcc 12 computes minima of 32 bits in vector registers.
     std::uint64_t left = 0;
     std::uint32_t taken = 0;  // requests that count() has not counted yet
+    std::uint64_t bytes = 0;  // of these requests
     ibv_send_wr** end = nullptr;
 
     /// Begins a run. Returns false if there is no such queue pair, or if the session has no part in it.
@@ -70,7 +71,9 @@ struct SendRun {
     [[gnu::always_inline]] void count(WorkerSession& session) noexcept {
         session.take_sends(*share, taken);
         qp->sends().use_budget(taken);
+        qp->sends().count(taken, bytes);
         taken = 0;
+        bytes = 0;
     }
     /// Ends the run: counts the taken requests, and gives the queue pair its chain.
     [[gnu::always_inline]] void settle(Turn& turn, WorkerSession& session) noexcept {
@@ -224,6 +227,7 @@ std::uint32_t take_ordinary(Turn& turn, std::uint32_t qps_mask, WorkerSession& s
         }
         --run.left;
         ++run.taken;
+        run.bytes += length;
         SendQueue& sends = qp->sends();
         const std::uint32_t position = sends.entries().next_position();
         InFlightEntry& entry = sends.entries().push();

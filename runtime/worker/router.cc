@@ -11,9 +11,9 @@
 namespace pollcore {
 namespace {
 
-/// Copies the valid fields of a receive's work completion. If a datagram was received, returns `wc`, because it
-/// contains the datagram's sender; else returns null.
-[[gnu::always_inline]] inline const ibv_wc* take_recv_fields(const WorkerQp* qp, const ibv_wc& wc,
+/// Copies the valid fields of a receive's work completion, and counts the receive. If a datagram was received, returns
+/// `wc`, because it contains the datagram's sender; else returns null.
+[[gnu::always_inline]] inline const ibv_wc* take_recv_fields(WorkerQp* qp, const ibv_wc& wc,
                                                              Completion& completion) noexcept {
     completion.status = static_cast<Status>(wc.status);
     if (wc.status != IBV_WC_SUCCESS) [[unlikely]] {
@@ -21,6 +21,9 @@ namespace {
         return nullptr;
     }
     completion.byte_len = wc.byte_len;
+    if (qp != nullptr) [[likely]] {
+        qp->count_received(wc.byte_len);
+    }
     if (wc.wc_flags & IBV_WC_WITH_IMM) {
         completion.flags = kWithImm;
         completion.imm_data = ntohl(wc.imm_data);
@@ -113,6 +116,7 @@ void Router::disown_foreign(const WorkerCq& cq, std::uint32_t n) noexcept {
         return;
     }
     if (wc.status != IBV_WC_SUCCESS) [[unlikely]] {
+        qp->count_error(wc.status);
         // fail() comes first, so that a session that sees the completion also sees the error.
         qp->fail(turn_, static_cast<Status>(wc.status));
     }
@@ -179,6 +183,7 @@ void Router::disown_foreign(const WorkerCq& cq, std::uint32_t n) noexcept {
         completion.qp = qp->handle();
     }
     if (wc.status != IBV_WC_SUCCESS && qp != nullptr) [[unlikely]] {
+        qp->count_error(wc.status);
         // before the completion, so that the session also sees the error
         qp->fail(turn_, static_cast<Status>(wc.status));
     }

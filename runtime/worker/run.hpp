@@ -109,7 +109,10 @@ void turn_worker(Worker& worker, const std::atomic<bool>& stop, const IdleLadder
             case IdlePolicy::spin: break;
             case IdlePolicy::pause: cpu_pause(); break;
             case IdlePolicy::monitor: ways.monitor(worker.only_source()); break;
-            case IdlePolicy::yield: ways.yield(); break;
+            case IdlePolicy::yield:
+                ways.yield();
+                worker.resume(now());
+                break;
             case IdlePolicy::event:
                 // If the worker cannot sleep, there is work, some activity will end without an event, or a CQ cannot be
                 // armed. Whether the worker has slept or not, the ladder begins again.

@@ -57,6 +57,7 @@ std::uint32_t Submitter::submit(WorkerSession& session) noexcept {
     }
     std::uint32_t slots_taken = 0;
     std::uint32_t requests = 0;
+    std::uint32_t releases = 0;  // of these requests
     for (;;) {
         const std::uint32_t ordinary = take_ordinary(turn_, tables_.qps_mask(), session, slots_taken);
         slots_taken += ordinary;
@@ -88,7 +89,9 @@ std::uint32_t Submitter::submit(WorkerSession& session) noexcept {
         }
         slots_taken += slots;
         ++requests;
+        releases += request.opcode == Opcode::release;
     }
+    session.count_accepted(requests - releases);
     session.release(slots_taken);
     return requests;
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "pollcore/counters.hpp"
@@ -15,6 +16,7 @@
 #include "worker/chains.hpp"
 #include "worker/due_list.hpp"
 #include "worker/failed_qps.hpp"
+#include "worker/stall_log.hpp"
 
 namespace pollcore {
 
@@ -38,6 +40,8 @@ struct WorkerOptions {
     /// While requests wait for credit, or an announced message is open, the flow control writes to the peer once in
     /// this many cycles, to find out whether the peer still exists. 0 means never.
     std::uint64_t probe_cycles = 0;
+    /// A turn that takes more cycles is a stall.
+    std::uint64_t stall_cycles = std::numeric_limits<std::uint64_t>::max();
 };
 
 class Turn {
@@ -49,8 +53,8 @@ public:
     /// Begins a step at the time `time`.
     void begin(std::uint64_t time) noexcept {
         if (time != now_) {
-            if (number_ != 0) [[likely]] {
-                counters.longest_step_cycles.raise_to(time - now_);
+            if (time - now_ > remarkable_ && number_ != 0) [[unlikely]] {
+                remark(time - now_);
             }
             now_ = time;
         }
@@ -104,9 +108,23 @@ public:
     DueList<WorkerQp> lives;
     DueList<RingPool> rings;  ///< write rings into which messages may come; the worker looks at all of them for work
     FailedQps failed_qps;     ///< for the control thread
+    StallLog stalls;
 
 private:
+    /// The turn that began at now_ took remarkably long.
+    [[gnu::cold, gnu::noinline]] void remark(std::uint64_t cycles) noexcept {
+        counters.longest_step_cycles.raise_to(cycles);
+        if (cycles > options.stall_cycles) {
+            counters.stalls.add();
+            counters.stall_cycles.add(cycles);
+            stalls.note({now_, cycles});
+        }
+        remarkable_ = std::min(std::max(remarkable_, cycles), options.stall_cycles);
+    }
+
     std::uint64_t now_ = 0;
+    // A longer turn is the longest so far or a stall, so that one comparison finds both.
+    std::uint64_t remarkable_ = 0;
     std::uint64_t number_ = 0;
     std::uint64_t sample_step_ = 0;  // number, plus one, of the step in which sample_now_ was read
     std::uint32_t sample_now_ = 0;

@@ -5,6 +5,7 @@
 
 #include "base/look.hpp"
 #include "base/planted.hpp"
+#include "base/probe.hpp"
 #include "worker/extended_poll.hpp"
 #include "worker/ring_pool.hpp"
 
@@ -233,6 +234,7 @@ bool Worker::fall_asleep(std::uint64_t now) noexcept {
         turn_.counters.sleeps.add();
         turn_.counters.asleep.set(1);
         sleeper_.sleep();
+        POLLCORE_PROBE(worker_sleeps, now);
         return true;
     }
     wake_up(now);
@@ -305,6 +307,7 @@ void Worker::wake_up(std::uint64_t now) noexcept {
         turn_.counters.wake_cycles[wake_bucket(woken_at < now ? now - woken_at : 0)].add();
     }
     turn_.counters.asleep.set(0);
+    POLLCORE_PROBE(worker_wakes, now, slept);
 }
 
 void Worker::begin_wait() noexcept {

@@ -99,6 +99,9 @@ public:
     [[nodiscard]] Heartbeat& own_heartbeat() noexcept { return heartbeat_; }
     [[nodiscard]] void* command_memory() noexcept { return command_memory_.data(); }
     [[nodiscard]] void* answer_memory() noexcept { return turn_.answers.memory(); }
+    [[nodiscard]] const StallLog& stalls() const noexcept { return turn_.stalls; }
+    /// For the thread's loop, after it has given its core away: that time is no part of a turn.
+    void resume(std::uint64_t now) noexcept { turn_.resume(now); }
     /// For the control thread.
     [[nodiscard]] FailedQps& failed_qps() noexcept { return turn_.failed_qps; }
 

@@ -11,9 +11,9 @@ namespace pollcore {
 WorkerQp::WorkerQp(const Options& options)
     : sends_(options.send),
       handle_(options.handle),
-      opcodes_(options.opcodes),
-      inline_max_(static_cast<std::uint16_t>(options.inline_max)),
       datagram_(options.datagram),
+      inline_max_(static_cast<std::uint16_t>(options.inline_max)),
+      opcodes_(options.opcodes),
       recvs_({.depth = std::max(options.recv_depth, 1u),
               .sges_max = options.sges_max,
               .device = options.device,
@@ -101,6 +101,17 @@ void WorkerQp::publish_record() noexcept {
     }
 }
 
+WorkerQp::Figures WorkerQp::figures() const noexcept {
+    Figures figures{.sends = sends_.requests(),
+                    .send_bytes = sends_.bytes(),
+                    .receives = receives_.value(),
+                    .receive_bytes = received_bytes_.value()};
+    for (std::size_t i = 0; i < errors_.size(); ++i) {
+        figures.errors[i] = errors_[i].value();
+    }
+    return figures;
+}
+
 // ---- Posting sends ----
 
 /// Called when the provider has refused the request `bad` of the chain and has taken the requests before `bad`. Ends
@@ -153,6 +164,7 @@ void WorkerQp::publish_record() noexcept {
     turn.counters.forced_signals.add(signal && !signaled);
     sends_.count_signal(signal);
     turn.counters.sends.add();
+    sends_.count(1, 0);
     const unsigned flags = (request.flags & kFence) | (signal ? unsigned{IBV_SEND_SIGNALED} : 0u);
     const bool posted =
         sends_.post_now(turn, handle_, entry, [&](ibv_qp* qp, std::uint64_t wr_id, InFlightEntry& pushed) {

@@ -19,6 +19,8 @@
 
 #include <arpa/inet.h>
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -108,6 +110,16 @@ public:
         ibv_ah* marker_ah = nullptr;  ///< UD: address handle for the marker (D41)
         std::vector<ShareOptions> shares;
     };
+    /// Failed work completions are counted for each status of the verbs; the last place counts all higher statuses.
+    static constexpr std::size_t kErrorStatuses = static_cast<std::size_t>(Status::tm_rndv_incomplete) + 1;
+    /// What the queue pair has done since it was made. Counts of 32 bits are modulo 2^32.
+    struct Figures {
+        std::uint32_t sends = 0;          ///< requests that were given to the provider
+        std::uint64_t send_bytes = 0;     ///< bytes that they send, write or read
+        std::uint32_t receives = 0;       ///< receives that succeeded
+        std::uint64_t receive_bytes = 0;  ///< bytes that they brought
+        std::array<std::uint32_t, kErrorStatuses> errors{};
+    };
     explicit WorkerQp(const Options& options);
     WorkerQp(const WorkerQp&) = delete;
     WorkerQp& operator=(const WorkerQp&) = delete;
@@ -120,6 +132,8 @@ public:
     }
     void set_provider(ibv_qp& qp, const SendQueueLines& lines) noexcept;
     [[nodiscard]] const Options& options() const noexcept { return options_; }
+    /// Any thread may call this. The values are not of one moment.
+    [[nodiscard]] Figures figures() const noexcept;
 
     /// Connects the queue pair with its sessions and CQs. From now on the queue pair belongs to the worker.
     void add(Turn& turn, std::span<WorkerSession* const> sessions, WorkerCq& send_cq, WorkerCq& recv_cq) noexcept;
@@ -169,6 +183,16 @@ public:
     [[nodiscard]] Status cause() const noexcept { return cause_; }
     /// Status of a request that arrives when the queue pair is already in error.
     [[nodiscard]] Status unposted_status() const noexcept { return unposted_status_; }
+
+    /// Counts a receive that has succeeded.
+    [[gnu::always_inline]] void count_received(std::uint32_t bytes) noexcept {
+        receives_.add();
+        received_bytes_.add(bytes);
+    }
+    /// Counts a work completion that has failed.
+    [[gnu::cold]] void count_error(ibv_wc_status status) noexcept {
+        errors_[std::min(static_cast<std::size_t>(status), errors_.size() - 1)].add();
+    }
 
     /// Takes an admitted request of the session for the send queue. Either posts the request or leaves it to the flow
     /// control. `slot` is the request's place in the session's ring.
@@ -302,11 +326,13 @@ private:
     Flow* asked_ = nullptr;
     QpHandle handle_;
     Gate gate_;
-    OpcodeMask opcodes_;
-    OpcodeMask ordinary_ = 0;
-    std::uint16_t inline_max_;
     QpLife life_ = QpLife::reset;
     bool datagram_;
+    std::uint16_t inline_max_;
+    OpcodeMask opcodes_;
+    OpcodeMask ordinary_ = 0;
+    SmallCounter receives_;
+    Counter received_bytes_;
     // Read by receives.
     RecvQueue recvs_;
     // Prefetched before a burst, if there are many queue pairs.
@@ -339,6 +365,7 @@ private:
     std::uint64_t quiet_since_ = 0;  // when recvs_left_ changed last
     WorkerCq::Mark send_mark_;
     WorkerCq::Mark recv_mark_;
+    std::array<SmallCounter, kErrorStatuses> errors_;
 
 public:
     Due due;  ///< this queue pair's place in Turn::lives
@@ -386,6 +413,7 @@ template <class Slots>
     } else if (!framed) [[likely]] {
         fill(wr, request);
     }
+    std::uint64_t bytes = request.sge.length;
     if (is_inline) {
         wr.sg_list = gather_inline(turn.chains, request, slots, slot, inline_bytes);
         wr.num_sge = 1;
@@ -395,6 +423,9 @@ template <class Slots>
         wr.num_sge = request.num_sge;
         if (sges.size() > 1) {
             sends_.entries().push_more_keys(sges.subspan(1));
+            for (const ibv_sge& sge : sges.subspan(1)) {
+                bytes += sge.length;
+            }
         }
     }
     if (framed) [[unlikely]] {
@@ -404,6 +435,7 @@ template <class Slots>
         asked_->frame(wr, request, position);
     }
     sends_.append(wr);
+    sends_.count(1, bytes);
     turn.counters.sends.add();
     turn.chains.sends.add(*this);
 }

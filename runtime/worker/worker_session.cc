@@ -26,6 +26,7 @@ WorkerSession::WorkerSession(void* block, const SessionLayout& layout, const Opt
       retired_counts_(at_offset<std::atomic<std::uint64_t>>(block, layout.retired())),
       srq_records_(at_offset<SrqRecord>(block, layout.srq_records())),
       stages_(at_offset<SessionStages>(block, layout.stages())),
+      trace_(&at_offset<SessionTrace>(block, layout.trace())->worker),
       shares_(layout.qps_max) {}
 
 // ---- Requests ----
@@ -59,19 +60,23 @@ void WorkerSession::open_share(WorkerQp& qp, QpHandle handle, std::uint32_t send
     stages_->submission_ring.add(submitted_at, now);
     if (!sampling_) {
         sampling_ = true;
+        submitted_at_ = submitted_at;
         sampled_at_ = now;
         entry.sample();
     }
 }
 
 /// Ends the measurement. Returns the value for Completion::sampled_at.
-[[gnu::noinline]] std::uint32_t WorkerSession::end_sample(Turn& turn, bool success) noexcept {
+[[gnu::noinline]] std::uint32_t WorkerSession::end_sample(Turn& turn, bool success, std::uint32_t qp,
+                                                          Opcode opcode) noexcept {
     sampling_ = false;
     if (!success) {
         return 0;  // the duration of a failed request is not recorded
     }
     const std::uint32_t now = turn.sample_clock();
     stages_->device.add(sampled_at_, now);
+    trace_->note({submitted_at_ | std::uint64_t{sampled_at_} << 32, now | 1u,
+                  qp | std::uint64_t{static_cast<std::uint8_t>(opcode)} << 32});
     return now | 1;
 }
 
@@ -115,8 +120,7 @@ void WorkerSession::open_share(WorkerQp& qp, QpHandle handle, std::uint32_t send
     }
     completions_.write(1, std::bit_cast<Completion>(more));
     completions_.commit(2);
-    turn.counters.delivered.add();
-    tell(turn);
+    delivered(turn, 1);
 }
 
 // ---- Sleepers ----

@@ -14,7 +14,7 @@
 // ring with the flag kNotInLine. The flag tells the session to stop looking at the line.
 //
 // Thread safety: the control thread makes the object. It belongs to the worker from the command AddSession until the
-// worker has answered RemoveSession. Any thread may call refused().
+// worker has answered RemoveSession. Any thread may call figures().
 #pragma once
 
 #include <algorithm>
@@ -118,9 +118,16 @@ public:
     /// The session's index at its worker.
     [[nodiscard]] std::uint32_t index() const noexcept { return index_; }
     void set_index(std::uint32_t index) noexcept { index_ = index; }
-    /// The number of requests that the worker refused. Some were bad, and the session's library should have rejected
-    /// them. Others came when the session or queue was closing, or exceeded a limit of the peer. Any thread.
-    [[nodiscard]] std::uint64_t refused() const noexcept { return refused_.value(); }
+    /// What the worker has done for the session.
+    struct Figures {
+        std::uint64_t accepted = 0;   ///< requests that the worker took
+        std::uint64_t completed = 0;  ///< completions for the session, with messages of receive pools
+        /// Requests that the worker refused. Some were bad, and the session's library should have rejected them. Others
+        /// came when the session or queue was closing, or exceeded a limit of the peer.
+        std::uint64_t refused = 0;
+    };
+    /// Any thread may call this.
+    [[nodiscard]] Figures figures() const noexcept { return {accepted_.value(), completed_.value(), refused_.value()}; }
 
     // ---- Requests ----
 
@@ -167,6 +174,8 @@ public:
     void close_share(std::size_t qp_index) noexcept { shares_[qp_index] = Share{}; }
     void prefetch_share(std::size_t qp_index) const noexcept { __builtin_prefetch(&shares_.data()[qp_index], 1); }
 
+    /// Counts `n` requests that the worker took. They are not releases of buffers.
+    void count_accepted(std::uint32_t n) noexcept { accepted_.add(n); }
     /// Counts `n` requests as in flight, until they complete or retire.
     void take_sends(Share& share, std::uint32_t n) noexcept {
         if (kAdmission) {
@@ -240,7 +249,7 @@ public:
         completion.tag = entry.tag;
         std::uint32_t sampled_at = 0;
         if ((entry.flags & InFlightEntry::kSampled) != 0) [[unlikely]] {
-            sampled_at = end_sample(turn, completion.ok());
+            sampled_at = end_sample(turn, completion.ok(), bits_of(completion.qp), entry.opcode);
             std::memcpy(completion.sampled_at, &sampled_at, sizeof(sampled_at));
         }
         // The application waits for the completion, so it goes out before the counts are updated.
@@ -266,7 +275,7 @@ public:
     [[gnu::always_inline]] void retire(Turn& turn, std::size_t qp_index, const InFlightEntry& entry) noexcept {
         settle(qp_index, entry, false);
         if ((entry.flags & InFlightEntry::kSampled) != 0) [[unlikely]] {
-            (void)end_sample(turn, false);  // the time at which this request ended is unknown
+            give_up_sample();  // the time at which this request ended is unknown
         }
         Share& share = shares_[qp_index];
         ++retired_;
@@ -301,8 +310,7 @@ public:
     }
     void publish_written(Turn& turn, std::uint32_t n) noexcept {
         completions_.commit(n);
-        turn.counters.delivered.add(n);
-        tell(turn);
+        delivered(turn, n);
     }
     void end_sends(std::size_t qp_index, std::uint32_t n) noexcept {
         if (kAdmission) {
@@ -382,6 +390,11 @@ private:
             turn.tell(*this);
         }
     }
+    [[gnu::always_inline]] void delivered(Turn& turn, std::uint32_t completions) noexcept {
+        completed_.add(completions);
+        turn.counters.delivered.add(completions);
+        tell(turn);
+    }
     // Subtracts the entry's request, which has ended, from the counts of requests in flight.
     [[gnu::always_inline]] void settle(std::size_t qp_index, const InFlightEntry& entry,
                                        bool from_recv_queue) noexcept {
@@ -428,8 +441,7 @@ private:
             break_off(turn);
             return;
         }
-        turn.counters.delivered.add();
-        tell(turn);
+        delivered(turn, 1);
     }
     void publish_wide(Turn& turn, Completion completion, const ibv_wc* datagram) noexcept;
     // Writes the successful completion of the marked request into the request's line. Returns false if this is not
@@ -448,12 +460,12 @@ private:
         reply_at_ = 0;
         rest_ = kLooksLeftOut;
         submissions_.release(0);  // publishes the free slots whose news was delayed
-        turn.counters.delivered.add();
-        tell(turn);
+        delivered(turn, 1);
         return true;
     }
     void end_reply(Completion& completion) noexcept;
-    [[nodiscard]] std::uint32_t end_sample(Turn& turn, bool success) noexcept;
+    [[nodiscard]] std::uint32_t end_sample(Turn& turn, bool success, std::uint32_t qp, Opcode opcode) noexcept;
+    void give_up_sample() noexcept { sampling_ = false; }
     void count_throttled(std::size_t taken) noexcept;
     bool wake_application() noexcept;
 
@@ -466,6 +478,8 @@ private:
     std::uint32_t pooled_posted_ = 0;
     std::uint32_t unsignaled_ = 0;  // unsignaled requests in flight
     std::uint32_t rest_ = 0;        // looks that the worker must still skip
+    Counter accepted_;
+    Counter completed_;
     // The 64-bit indices of a ring begin at 0 and never wrap, so reply_at_ and throttled_at_ hold an index plus one.
     std::uint64_t reply_at_ = 0;  // index, plus one, of the request that may be answered in its line; 0 if none
     std::uint64_t retired_ = 0;
@@ -485,9 +499,11 @@ private:
     std::atomic<std::uint64_t>* retired_counts_ = nullptr;
     SrqRecord* srq_records_ = nullptr;
     SessionStages* stages_ = nullptr;
-    bool sampling_ = false;         // the latency of a request of this session is being measured
-    std::uint32_t sampled_at_ = 0;  // when the measured request was taken
-    OwnLines<Share> shares_;        // indexed by the QP's index
+    RecentLog<3>* trace_ = nullptr;
+    bool sampling_ = false;           // the latency of a request of this session is being measured
+    std::uint32_t submitted_at_ = 0;  // when the measured request was submitted
+    std::uint32_t sampled_at_ = 0;    // when it was taken
+    OwnLines<Share> shares_;          // indexed by the QP's index
 };
 
 }  // namespace pollcore

@@ -44,7 +44,7 @@ inline bool over() {
 
 struct Header {
     std::uint32_t magic = 0x61436c50;
-    std::uint16_t version = 6;
+    std::uint16_t version = 7;
     std::uint16_t kind = 0;
     std::uint64_t id = 0;
 };
@@ -198,7 +198,7 @@ inline std::size_t lines(std::size_t bytes) {
     return (bytes + kLine - 1) / kLine * kLine;
 }
 constexpr std::uint32_t kSlots = 64;
-constexpr std::size_t kRingHeader = 2 * kLine;
+constexpr std::size_t kRingHeader = 3 * kLine;
 constexpr std::size_t kSrqs = 256;
 
 struct Block {
@@ -228,7 +228,9 @@ inline std::size_t block_bytes(Block& block) {
     at += lines(g_qps_max * 24);  // records
     at += lines(g_qps_max * 8);   // retired
     at += lines(kSrqs * 8);
-    at += 3 * lines(124 * 8);  // histograms
+    at += 3 * lines(124 * 8);                         // histograms
+    at += lines(19 * 8);                              // refusals
+    at += lines(8 + 64 * 3 * 8) + lines(8 + 64 * 8);  // followed requests
     block.submissions = at;
     at += kRingHeader + kSlots * kLine;
     block.completions = at;

@@ -42,7 +42,7 @@ using AllRequests =
                wire::AskWorkerCounters, wire::AskControlCounters, wire::AskDevice, wire::BeginConnect,
                wire::BeginAccept, wire::BeginEnding, wire::Cancel, wire::NextEvents, wire::ModifyQp, wire::AskQp,
                wire::AskDeviceAttributes, wire::AskPort, wire::AskGids, wire::AskPkey, wire::ShareContext,
-               wire::FindKey>;
+               wire::FindKey, wire::CopyStatistics>;
 
 class Fuzzer {
 public:

@@ -50,7 +50,7 @@ inline SteppedWorld::Qp& SteppedWorld::add_qp(const QpShape& shape) {
         .opcodes = datagram ? opcodes_of(QpType::ud) : shape.opcodes,
         .send = {.depth = send_depth,
                  .sges_max = shape.sges_max,
-                 .signal_interval = std::max(1u, (send_depth - kMarkersPerQp) / 4),
+                 .signal_interval = static_cast<std::uint16_t>(std::max(1u, (send_depth - kMarkersPerQp) / 4)),
                  .coalesce_signals = shape.coalesce_signals},
         .recv_depth = recv_depth,
         .sges_max = shape.sges_max,

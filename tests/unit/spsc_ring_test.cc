@@ -21,8 +21,8 @@ namespace {
 static_assert(!std::is_copy_constructible_v<RingProducer<WorkRequest>>);
 static_assert(!std::is_copy_constructible_v<RingConsumer<WorkRequest>>);
 static_assert(std::is_nothrow_move_constructible_v<RingProducer<WorkRequest>>);
-static_assert(ring_bytes<WorkRequest>(8) == 2 * kCacheLine + 8 * 64);
-static_assert(ring_bytes<Completion>(8) == 2 * kCacheLine + 8 * 32);
+static_assert(ring_bytes<WorkRequest>(8) == 3 * kCacheLine + 8 * 64);
+static_assert(ring_bytes<Completion>(8) == 3 * kCacheLine + 8 * 32);
 
 struct Memory {
     explicit Memory(std::size_t bytes) : data(::operator new (bytes, std::align_val_t{kCacheLine})) {}
@@ -191,6 +191,21 @@ TEST_P(RingAt, BatchesAndSingleItemsMixInAnyWay) {
     }
     EXPECT_GT(pushed, 1000u);
     EXPECT_FALSE(producer.broken());
+}
+
+TEST_P(RingAt, TheHighWaterIsTheMostThatTheProducerFoundOccupied) {
+    const auto high_water = [&] { return static_cast<RingHeader*>(memory.data)->high_water.load(); };
+    EXPECT_EQ(high_water(), 0u);
+    ASSERT_TRUE(producer.try_push(item<Completion>(1)));
+    EXPECT_EQ(producer.unreleased(), 1u);  // the producer looks
+    EXPECT_EQ(high_water(), 1u);
+    while (producer.try_push(item<Completion>(2))) {
+    }
+    EXPECT_EQ(high_water(), capacity());  // it looked again, because the ring seemed full
+    consumer.release(capacity());
+    consumer.publish();
+    ASSERT_TRUE(producer.try_push(item<Completion>(3)));
+    EXPECT_EQ(high_water(), capacity());
 }
 
 TEST_P(RingAt, ReportsAConsumerThatReleasesWhatItNeverGot) {

@@ -186,7 +186,7 @@ TEST_F(FairShare, IsNoMoreForAProcessThatFillsItsRingsWithGarbage) {
     std::uint64_t together = 0;
     for (const Rings& rings : hostile) {
         EXPECT_FALSE(rings.end.worker_end->broken());
-        EXPECT_GT(rings.end.worker_end->refused(), 0u);
+        EXPECT_GT(rings.end.worker_end->figures().refused, 0u);
         together += rings.end.worker_end->submissions().released();
     }
     EXPECT_LE(together, kSteps * kBurst);

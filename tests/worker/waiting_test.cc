@@ -95,11 +95,17 @@ TEST_F(WaitingTest, WorkBringsItBackToTheFirstRung) {
             submit(write(1));
         }
     };
-    climb(turns, {{IdlePolicy::yield, 45ns}, {IdlePolicy::monitor}});
+    climb(turns, {{IdlePolicy::yield, 50ns}, {IdlePolicy::monitor}});
     const std::vector<std::string> expected{"yield", "yield", "yield", "yield", "yield",
                                             "watch", "yield", "yield", "yield"};
     EXPECT_EQ(turns.seen, expected);
     EXPECT_EQ(world->poll().size(), 1u);
+}
+
+TEST_F(WaitingTest, TheTimeForWhichItYieldsItsCoreIsNoPartOfATurn) {
+    LadderScript turns(*world, 5);
+    climb(turns, IdlePolicy::yield);
+    EXPECT_LT(world->worker.counters().longest_step_cycles.value(), 10u) << "each yield takes 10";
 }
 
 TEST_F(WaitingTest, OneRungNeedsNoTime) {
