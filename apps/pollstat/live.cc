@@ -42,6 +42,8 @@ Key key_of(int read) {
         case '5': return Key::processes;
         case '6': return Key::runtime;
         case '7': return Key::events;
+        case '8': return Key::stalls;
+        case '9': return Key::port_counters;
         case 'q': return Key::quit;
         default: return Key::none;
     }

@@ -8,108 +8,11 @@
 #include <fmt/format.h>
 
 #include "choice.hpp"
+#include "live_views.hpp"
 #include "table_text.hpp"
 
 namespace pollcore::stat {
 namespace {
-
-using statistics::Kind;
-
-constexpr std::size_t kSparkline = 24;  // looks
-
-enum class Show : std::uint8_t {
-    text,
-    number,
-    amount,     ///< a number, shortened
-    rate,       ///< of a counter: its growth in a second, or its total
-    share,      ///< from 0 to 1, as percent
-    duration,   ///< of nanoseconds
-    sparkline,  ///< the busy share of the last looks
-    per_doorbell,
-    p99,    ///< of a latency
-    time,   ///< of an event
-    level,  ///< of an event
-};
-
-struct Column {
-    const char* header;
-    const char* field;
-    int width;  ///< negative: to the left
-    Show show;
-};
-
-constexpr Column kWorkerColumns[] = {{"worker", "name", -16, Show::text},
-                                     {"core", "core", 4, Show::number},
-                                     {"busy", "busy", 6, Show::share},
-                                     {"", "busy", -static_cast<int>(kSparkline), Show::sparkline},
-                                     {"sends", "sends", 9, Show::rate},
-                                     {"completions", "completions", 11, Show::rate},
-                                     {"per doorbell", "send_doorbells", 12, Show::per_doorbell},
-                                     {"refused", "refused_requests", 9, Show::rate},
-                                     {"longest step", "longest_step", 12, Show::duration},
-                                     {"asleep", "asleep", 6, Show::number}};
-constexpr Column kSessionColumns[] = {{"session", "session", 8, Show::number},
-                                      {"name", "name", -24, Show::text},
-                                      {"worker", "worker", 6, Show::number},
-                                      {"process", "process", 7, Show::number},
-                                      {"p99 to worker", "submission_ring", 13, Show::p99},
-                                      {"p99 device", "device_stage", 10, Show::p99},
-                                      {"p99 to poll", "completion_ring", 11, Show::p99},
-                                      {"throttled", "throttled", 9, Show::rate},
-                                      {"refused", "refused", 9, Show::rate}};
-constexpr Column kQueuePairColumns[] = {
-    {"number", "qp_num", 8, Show::number}, {"name", "name", -24, Show::text},
-    {"type", "type", -4, Show::text},      {"state", "state", -6, Show::text},
-    {"worker", "worker", 6, Show::number}, {"session", "first_session", 7, Show::number},
-    {"device", "device", 6, Show::number}, {"process", "process", 7, Show::number}};
-constexpr Column kDeviceColumns[] = {{"device", "device", 6, Show::number},
-                                     {"name", "name", -24, Show::text},
-                                     {"process", "process", 7, Show::number},
-                                     {"lost", "lost", 4, Show::number},
-                                     {"", "description", -40, Show::text}};
-constexpr Column kRuntimeColumns[] = {
-    {"sessions", "sessions", 8, Show::number},      {"queue pairs", "queue_pairs", 11, Show::number},
-    {"connections", "connections", 11, Show::rate}, {"disconnections", "disconnections", 14, Show::rate},
-    {"regions", "memory_regions", 7, Show::number}, {"events", "async_events", 9, Show::rate},
-    {"lost CQs", "failed_cqs", 8, Show::number},    {"lost devices", "devices_lost", 12, Show::number},
-    {"cut short", "cut_short", 9, Show::number},    {"hangs", "hangs", 5, Show::number}};
-
-constexpr Column kProcessColumns[] = {
-    {"process", "process", 7, Show::number},        {"name", "name", -32, Show::text},
-    {"sessions", "sessions", 8, Show::number},      {"queue pairs", "queue_pairs", 11, Show::number},
-    {"regions", "memory_regions", 7, Show::number}, {"bytes", "bytes", 8, Show::amount},
-    {"pinned", "pinned_bytes", 8, Show::amount},    {"refused", "refused", 9, Show::rate}};
-
-constexpr Column kEventColumns[] = {{"event", "event", 6, Show::number},
-                                    {"time", "time", -24, Show::time},
-                                    {"level", "level", -7, Show::level},
-                                    {"", "text", -200, Show::text}};
-
-struct TableView {
-    std::string_view table;
-    std::string_view plural;
-    const Column* columns;
-    std::size_t count;
-    std::string_view inside;     ///< the table that Key::enter shows; empty: none
-    std::string_view its_field;  ///< the field of that table which names a row of this one
-};
-template <std::size_t N>
-constexpr TableView view(std::string_view table, std::string_view plural, const Column (&columns)[N],
-                         std::string_view inside = {}, std::string_view its_field = {}) {
-    return {table, plural, columns, N, inside, its_field};
-}
-constexpr TableView kViews[] = {view("worker", "workers", kWorkerColumns, "session", "worker"),
-                                view("session", "sessions", kSessionColumns, "queue_pair", "first_session"),
-                                view("queue_pair", "queue pairs", kQueuePairColumns),
-                                view("device", "devices", kDeviceColumns, "queue_pair", "device"),
-                                view("process", "processes", kProcessColumns, "session", "process"),
-                                view("runtime", "runtime", kRuntimeColumns),
-                                view("event", "events", kEventColumns)};
-
-const TableView& view_of(std::string_view table) {
-    return *std::find_if(std::begin(kViews), std::end(kViews),
-                         [&](const TableView& each) { return each.table == table; });
-}
 
 double number_of(const ShownValue& value) {
     return value.total.empty() ? 0 : value.total[0];
@@ -227,6 +130,7 @@ std::vector<LiveModel::Row> LiveModel::rows() const {
                     order = totals_ ? order : value.rate;
                     cell = short_number(order) + (totals_ ? "" : "/s");
                     break;
+                case Show::total: cell = short_number(order); break;
                 case Show::share: cell = fmt::format("{:.1f}%", order * 100); break;
                 case Show::duration: cell = duration(order); break;
                 case Show::sparkline: cell = sparkline(row.id); break;
@@ -305,6 +209,11 @@ void LiveModel::press(Key key) {
             show("event");
             screen().reverse = true;  // the newest first
             break;
+        case Key::stalls:
+            show("stall");
+            screen().reverse = true;
+            break;
+        case Key::port_counters: show("port_counter"); break;
         case Key::quit: quits_ = true; break;
     }
 }
@@ -344,9 +253,10 @@ std::vector<LiveModel::Line> LiveModel::lines(std::size_t width, std::size_t hei
         all.push_back({.text = cut(line, width), .emphasized = i == its.selected});
     }
     all.resize(height > 0 ? height - 1 : 0);
-    all.push_back({.text = cut("1 workers 2 sessions 3 queue pairs 4 devices 5 processes 6 runtime 7 events | Enter "
-                               "Backspace | s r sort t f | q quit",
-                               width)});
+    all.push_back(
+        {.text = cut("1 workers 2 sessions 3 queue pairs 4 devices 5 processes 6 runtime 7 events 8 stalls 9 ports | "
+                     "Enter Backspace s r t f q",
+                     width)});
     all.resize(height);
     return all;
 }

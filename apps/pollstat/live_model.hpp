@@ -38,6 +38,8 @@ enum class Key : std::uint8_t {
     processes,
     runtime,
     events,
+    stalls,
+    port_counters,
     quit,
 };
 

@@ -1,6 +1,11 @@
 // pollstat: shows the statistics segments of this host's runtimes (pollcore/statistics.hpp).
+#include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
+#include <ctime>
 #include <exception>
+#include <fstream>
 #include <thread>
 
 #include <fmt/format.h>
@@ -13,6 +18,7 @@
 #include "shown.hpp"
 #include "stat_options.hpp"
 #include "table_text.hpp"
+#include "trace_file.hpp"
 
 namespace pollcore::stat {
 namespace {
@@ -86,12 +92,46 @@ int watch(const Options& options) {
     return kExitOk;
 }
 
+volatile std::sig_atomic_t g_stop = 0;
+
+/// Looks at the runtime until Ctrl-C, or Options::count times, and writes what it saw.
+int trace(const Options& options) {
+    const std::filesystem::path file = choose(options.runtime);
+    std::ofstream out(options.trace, std::ios::trunc);
+    if (!out) {
+        throw Error(errno, fmt::format("cannot write {}", options.trace));
+    }
+    struct sigaction stop {};
+    stop.sa_handler = [](int) { g_stop = 1; };
+    ::sigaction(SIGINT, &stop, nullptr);
+    ::sigaction(SIGTERM, &stop, nullptr);
+    Trace seen;
+    for (std::uint64_t look = 0; g_stop == 0 && (options.count == 0 || look < options.count); ++look) {
+        const statistics::Snapshot now = statistics::read_statistics(file);
+        seen.add(now);
+        if (!now.alive) {
+            break;  // these are its last requests
+        }
+        timespec pause{.tv_sec = options.interval / std::chrono::seconds(1),
+                       .tv_nsec = (options.interval % std::chrono::seconds(1)).count()};
+        ::nanosleep(&pause, nullptr);  // a signal ends it
+    }
+    out << seen.json();
+    out.close();
+    if (!out) {
+        throw Error(EIO, fmt::format("cannot write {}", options.trace));
+    }
+    fmt::print("{}: {} requests, {} stalls\n", options.trace, seen.requests(), seen.stalls());
+    return kExitOk;
+}
+
 int run(const Options& options) {
     switch (options.action) {
         case Options::Action::live: return live(options);
         case Options::Action::list: return list(options);
         case Options::Action::once: return once(options);
         case Options::Action::events: return events(options);
+        case Options::Action::trace: return trace(options);
         case Options::Action::watch: return watch(options);
     }
     return kExitUsage;

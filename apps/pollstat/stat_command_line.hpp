@@ -29,6 +29,7 @@ struct StatCommandLine {
     bool events = false;
     bool json = false;
     std::string watch;
+    std::string trace;
     double interval = 1;
     std::uint64_t count = 0;
 };

@@ -28,16 +28,24 @@ StatCommandLine::StatCommandLine() {
         ->type_name("ROW.FIELD")
         ->excludes(list_flag)
         ->excludes(once_flag);
+    app.add_option(
+           "--trace", trace,
+           "Write a trace of the requests that the runtime follows, one in 253, and of its workers' stalls, for "
+           "ui.perfetto.dev. Looks for it --count times, or until Ctrl-C")
+        ->type_name("FILE")
+        ->excludes(list_flag)
+        ->excludes(once_flag);
     app.add_option("--interval", interval, "Seconds between two looks")
         ->type_name("SECONDS")
         ->check(CLI::Range(0.05, 3600.0).description(""))
         ->capture_default_str();
-    app.add_option("--count", count, "With --watch: stop after so many lines")->type_name("LINES");
+    app.add_option("--count", count, "With --watch and --trace: stop after so many lines or looks")->type_name("LINES");
     help.show(app, {{"runtime"},
                     {"--list"},
                     {"--once"},
                     {"--events", "Print the last lines of the runtime's log, and exit"},
                     {"--json"},
+                    {"--trace", "Write a trace of followed requests and stalls"},
                     {"--watch", "Print one value at each interval, such as worker0.busy"},
                     {"--interval"},
                     {"--count"},
@@ -69,11 +77,13 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
     options.action = line.list                ? Options::Action::list
                      : line.events            ? Options::Action::events
                      : !line.watch.empty()    ? Options::Action::watch
+                     : !line.trace.empty()    ? Options::Action::trace
                      : line.once || line.json ? Options::Action::once
                                               : Options::Action::live;
     options.json = line.json;
     options.runtime = line.runtime;
     options.watch = line.watch;
+    options.trace = line.trace;
     options.interval = std::chrono::nanoseconds(static_cast<std::int64_t>(line.interval * 1e9));
     options.count = line.count;
     return {std::move(options), kExitOk};

@@ -15,13 +15,14 @@ enum ExitCode : int {
 };
 
 struct Options {
-    enum class Action { live, list, once, events, watch };
+    enum class Action { live, list, once, events, trace, watch };
     Action action = Action::live;
     bool json = false;
     std::string runtime;  ///< a name, a process number, or a file; empty: the only one
     std::string watch;    ///< "ROW.FIELD"
+    std::string trace;    ///< file to write
     std::chrono::nanoseconds interval{std::chrono::seconds(1)};
-    std::uint64_t count = 0;  ///< lines of watch; 0: no end
+    std::uint64_t count = 0;  ///< lines of watch, or looks for the trace; 0: no end
 };
 
 /// The result of parsing the command line. It has either options, or the exit code after --help, --version or a

@@ -1,7 +1,9 @@
 #!/usr/bin/python3
 """Tests pollstat beside a pollcored: what it shows of an idle daemon, of one with traffic, and of one that was killed; and who may look.
 
-usage: tests/system/pollstat.py        (POLLCORE_BUILD: the build directory)
+usage: tests/system/pollstat.py [--picture FILE]        (POLLCORE_BUILD: the build directory)
+
+  --picture FILE  also draw the live view, as config/README.md has it
 """
 import fcntl
 import json
@@ -20,6 +22,9 @@ import time
 
 import pyte
 
+sys.dont_write_bytecode = True
+import terminal_picture
+
 BUILD = pathlib.Path(os.environ["POLLCORE_BUILD"])
 POLLCORED, POLLPERF, POLLSTAT = (BUILD / "apps" / name / name for name in ("pollcored", "pollperf", "pollstat"))
 PATIENCE = 60  # seconds; ends a test that hangs
@@ -35,7 +40,7 @@ kind = "soft"
 [[worker]]
 name = "worker0"
 core = {core}
-idle = "yield"
+idle = "{idle}"
 [attach]
 path = "{directory}/attach.sock"
 [[service]]
@@ -65,6 +70,10 @@ def stat(*arguments, user=None, code=0):
     return done.stdout if code == 0 else done.stderr
 
 
+def cycles_per_second(pid):
+    return json.loads(stat(str(pid), "--json"))["runtime"]["cycles_per_second"]
+
+
 def tables(pid):
     return json.loads(stat(str(pid), "--json"))["tables"]
 
@@ -80,16 +89,17 @@ def start_daemon(config):
 
 
 class Terminal:
-    """A program in a terminal of 120 columns and 20 lines."""
+    """A program in a terminal."""
 
-    def __init__(self, *command):
-        self.screen = pyte.Screen(120, 20)
+    def __init__(self, *command, size=(120, 20)):
+        columns, lines = size
+        self.screen = pyte.Screen(columns, lines)
         self.stream = pyte.ByteStream(self.screen)
         self.child, self.fd = pty.fork()
         if self.child == 0:
             os.environ.update(TERM="linux", LC_ALL="C.UTF-8")
             os.execv(command[0], [str(word) for word in command])
-        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 120, 0, 0))
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         os.kill(self.child, signal.SIGWINCH)
 
     def press(self, keys):
@@ -121,19 +131,87 @@ def in_a_terminal(pid):
     terminal.press("\r")
     terminal.shows("sessions of worker 1", "echo", "p99 device")
     terminal.press("\x7f3")
-    terminal.shows("queue pairs", "RC", "RTS")
+    terminal.shows("queue pairs", "RC", "RTS", "sends", "bytes", "errors")
     terminal.press("5")
     terminal.shows("1 processes", "pollperf")
     terminal.press("4")
     terminal.shows("1 devices", "soft0")
     terminal.press("7")
     terminal.shows(" events", "info", "ready: 1 service")
+    terminal.press("8")
+    terminal.shows(" stalls", "waited for CPU")
+    terminal.press("9")
+    terminal.shows("0 counters of ports")
     terminal.press("1tf")
     terminal.shows("frozen - totals", "worker0")
     terminal.press("fs")
     terminal.shows(": 1 workers - totals", "core^")
     terminal.ends()
     passed("the live view in a terminal: workers, sessions of a worker, queue pairs, processes, devices; sorting, totals, freezing")
+
+
+def stalls(directory):
+    """Stops a daemon whose worker spins for some time, and looks for the stall."""
+    config = directory / "spins.toml"
+    config.write_text(CONFIG.format(core=max(os.sched_getaffinity(0)), directory=directory, idle="spin"))
+    daemon = start_daemon(config)
+    stopped = 0.3
+    daemon.send_signal(signal.SIGSTOP)
+    time.sleep(stopped)
+    daemon.send_signal(signal.SIGCONT)
+    length = stopped / 2 * cycles_per_second(daemon.pid)  # the kernel may stop the thread a little late
+    found = until("the stall", lambda: [one for one in tables(daemon.pid)["stall"] if one["length"] > length])
+    if found[0]["worker"] != 1 or abs(found[0]["began"] / 1e9 - time.time()) > PATIENCE:
+        fail(f"the stall is {found}")
+    worker = tables(daemon.pid)["worker"][0]
+    if worker["stalls"] < 1 or worker["stall_time"] < length or worker["longest_step"] < length:
+        fail(f"the worker has no stall: {worker}")
+    until("the line of the log", lambda: "stalled for" in stat(str(daemon.pid), "--events") and "coincident: " in stat(str(daemon.pid), "--events"))
+    daemon.terminate()
+    daemon.wait(PATIENCE)
+    passed("a stall is counted, and the log says what happened meanwhile")
+
+
+def traced(pid, file):
+    """Writes a trace while a process has traffic, and checks it as the viewer would need it."""
+    until("followed requests", lambda: tables(pid)["followed"])
+    said = stat(str(pid), "--trace", str(file), "--count", "5", "--interval", "0.2")
+    events = json.loads(file.read_text())["traceEvents"]
+    begun = {}
+    ended = {}
+    for event in events:
+        if event["ph"] in "be":
+            (begun if event["ph"] == "b" else ended)[event["id"], event["name"]] = event
+    if not begun or set(begun) != set(ended):
+        fail(f"the trace has {len(begun)} begins and {len(ended)} ends")
+    if any(ended[key]["ts"] < event["ts"] for key, event in begun.items()):
+        fail("a stage ends before it begins")
+    requests = {number for number, _ in begun}
+    stages = {name for _, name in begun}
+    if stages != {"submission ring", "device", "completion ring"} or f"{len(requests)} requests" not in said:
+        fail(f"the trace has the stages {stages}, and pollstat said {said}")
+    for number in requests:
+        before, after = ended.get((number, "submission ring")), begun.get((number, "device"))
+        if before and after and before["ts"] != after["ts"]:
+            fail(f"the stages of request {number} do not follow each other: {before}, {after}")
+    sessions = {event["pid"] for event in events if event["ph"] == "M" and event["args"]["name"].startswith("session ")}
+    if not {event["pid"] for event in begun.values()} <= sessions:
+        fail("a session has no name")
+    passed("a trace has the stages of followed requests")
+
+
+def picture(pid, file):
+    """Draws workers, sessions and queue pairs."""
+    screens = []
+    for key, wanted in (("1", "worker0"), ("2", "p99 device"), ("3", "RTS")):
+        terminal = Terminal(POLLSTAT, str(pid), "--interval", "0.5", size=(150, 8))
+        terminal.press(key)
+        terminal.shows(wanted)
+        time.sleep(14 if key == "1" else 2)  # until the bar is full, and rates are known
+        terminal.shows(wanted)
+        terminal.ends()
+        screens.append(terminal.screen)
+    pathlib.Path(file).write_text(terminal_picture.svg(screens))
 
 
 def until(what, holds):
@@ -151,7 +229,8 @@ def main():
         directory = pathlib.Path(name)
         os.chmod(directory, 0o755)
         config = directory / "pollcored.toml"
-        config.write_text(CONFIG.format(core=max(os.sched_getaffinity(0)), directory=directory))
+        config.write_text(CONFIG.format(core=max(os.sched_getaffinity(0)), directory=directory, idle="yield"))
+        stalls(directory)
         daemon = start_daemon(config)
         pid = daemon.pid
         segment = next(pathlib.Path("/dev/shm").glob(f"pollcore-{pid}-*.statistics"))
@@ -198,11 +277,19 @@ def main():
         process = tables(pid)["process"]
         if len(process) != 1 or process[0]["pid"] != traffic.pid or process[0]["queue_pairs"] != len(now["queue_pair"]) or not process[0]["bytes"]:
             fail(f"the process's row is {process}")
+        if process[0]["uid"] != os.geteuid() or not process[0]["sends"] or not process[0]["send_bytes"] or process[0]["errors"]:
+            fail(f"the sums of the process are {process}")
+        pairs = [one for one in now["queue_pair"] if one["process"] == process[0]["process"]]
+        if sum(one["sends"] for one in tables(pid)["queue_pair"] if one["process"]) < sum(one["sends"] for one in pairs) or tables(pid)["device"][0]["sends"] < process[0]["sends"]:
+            fail("the sums do not fit")
         measured = until("stages", lambda: [one for one in tables(pid)["session"] if one["process"] and sum(one["device_stage"])])
         if "median" not in stat(str(pid), "--once", "--interval", "0.5") or not sum(measured[0]["completion_ring"]):
             fail(f"the stages of the session are not shown: {measured}")
         passed("what a process holds, and how long its requests take, are shown")
+        traced(pid, directory / "trace.json")
         in_a_terminal(pid)
+        if sys.argv[1:2] == ["--picture"]:
+            picture(pid, sys.argv[2])
         traffic.send_signal(signal.SIGINT)
         traffic.wait(PATIENCE)
         until("no row of the process that ended", lambda: all(one["process"] == 0 for one in tables(pid)["session"]))

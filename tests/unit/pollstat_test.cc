@@ -4,12 +4,14 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "pollcore/latency.hpp"
 #include "pollstat/json.hpp"
 #include "pollstat/live_model.hpp"
 #include "pollstat/shown.hpp"
 #include "pollstat/table_text.hpp"
+#include "pollstat/trace_file.hpp"
 
 namespace pollcore::stat {
 namespace {
@@ -106,6 +108,71 @@ TEST(PollstatText, ATerminalIsNotHarmed) {
     for (const LiveModel::Line& line : model.lines(120, 10)) {
         EXPECT_EQ(line.text.find('\x1b'), std::string::npos);
     }
+}
+
+statistics::Snapshot with_requests(std::vector<std::vector<std::uint64_t>> requests) {
+    statistics::Snapshot snapshot;
+    snapshot.header.cycles_per_second = 1'000'000;  // a cycle is a microsecond
+    statistics::ReadTable sessions{
+        .name = "session", .fields = {{"session", Kind::id}, {"name", Kind::text}}, .rows = {}};
+    sessions.rows.push_back({.words = {{4}, {}}, .texts = {"", "a\"b\x1b"}});
+    statistics::ReadTable followed{.name = "followed", .fields = {}, .rows = {}};
+    for (const char* const name :
+         {"followed", "session", "queue_pair", "opcode", "submitted", "taken", "completed", "polled"}) {
+        followed.fields.push_back({name, Kind::gauge});
+    }
+    for (const auto& request : requests) {
+        statistics::ReadRow row;
+        for (const std::uint64_t value : request) {
+            row.words.push_back({value});
+            row.texts.emplace_back();
+        }
+        followed.rows.push_back(std::move(row));
+    }
+    snapshot.tables = {std::move(sessions), std::move(followed)};
+    return snapshot;
+}
+
+std::vector<nlohmann::json> of_kind(const nlohmann::json& trace, const std::string& kind) {
+    std::vector<nlohmann::json> found;
+    for (const auto& event : trace["traceEvents"]) {
+        if (event["ph"] == kind) {
+            found.push_back(event);
+        }
+    }
+    return found;
+}
+
+TEST(PollstatTrace, ARequestHasItsThreeStagesOnce) {
+    Trace trace;
+    trace.add(with_requests({{1, 4, 99, 2, 100, 110, 150, 170}}));
+    trace.add(with_requests({{1, 4, 99, 2, 100, 110, 150, 170}}));
+    EXPECT_EQ(trace.requests(), 1u);
+    const auto all = nlohmann::json::parse(trace.json());
+    const auto begins = of_kind(all, "b");
+    const auto ends = of_kind(all, "e");
+    ASSERT_EQ(begins.size(), 3u);
+    ASSERT_EQ(ends.size(), 3u);
+    const std::vector<std::pair<double, double>> times{{100, 110}, {110, 150}, {150, 170}};
+    for (std::size_t i = 0; i < 3; ++i) {
+        EXPECT_DOUBLE_EQ(begins[i]["ts"], times[i].first);
+        EXPECT_DOUBLE_EQ(ends[i]["ts"], times[i].second);
+        EXPECT_EQ(begins[i]["name"], ends[i]["name"]);
+        EXPECT_EQ(begins[i]["pid"], 4);
+        EXPECT_EQ(begins[i]["args"]["opcode"], "send");
+    }
+    ASSERT_EQ(of_kind(all, "M").size(), 1u);
+    EXPECT_EQ(of_kind(all, "M")[0]["args"]["name"].get<std::string>().find('\x1b'), std::string::npos);
+}
+
+TEST(PollstatTrace, WhatAHostileProcessWroteIsLeftOut) {
+    Trace trace;
+    trace.add(with_requests({{1, 4, 99, 200, 100, 50, 150, 0}}));  // taken before it was submitted, never polled
+    const auto all = nlohmann::json::parse(trace.json());
+    ASSERT_EQ(of_kind(all, "b").size(), 1u);
+    EXPECT_EQ(of_kind(all, "b")[0]["name"], "device");
+    EXPECT_EQ(of_kind(all, "b")[0]["args"]["opcode"], "opcode 200");
+    EXPECT_TRUE(nlohmann::json::parse(Trace().json())["traceEvents"].empty());
 }
 
 class PollstatLive : public ::testing::Test {
