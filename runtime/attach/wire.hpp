@@ -28,7 +28,7 @@ namespace pollcore::wire {
 inline constexpr std::uint32_t kMagic = 0x61436c50;  // "PlCa"
 /// The process and the daemon need the same version. Otherwise the daemon answers with its version in the error text,
 /// and closes the connection.
-inline constexpr std::uint16_t kVersion = 6;
+inline constexpr std::uint16_t kVersion = 7;
 inline constexpr std::size_t kDescriptorsMax = 4;
 
 enum class Kind : std::uint16_t {
@@ -653,6 +653,7 @@ struct EventTold {
     std::uint64_t lost_after = 0;
     NameText device;
     NameText worker;
+    ErrorText text;  ///< why the daemon ends the attachment; else empty
 };
 
 template <class T>

@@ -9,6 +9,7 @@
 //   address_handles.cc    address handles          events.cc             events of devices and reports of workers
 //   workers.cc            starting workers         flow_control.cc       flow control of queue pairs
 //   segment_rows.cc        statistics             shared_receive_queues.cc, receive_pools.cc
+//   inventory.cc           what there is
 //
 // Thread safety: the functions of ControlSide may be called from any thread. Most of them do their work in jobs on the
 // control thread (executor_). Functions named *_here must be called on the control thread. Application threads wait for
@@ -37,6 +38,7 @@
 #include "connect/connector.hpp"
 #include "connect/transitions.hpp"
 #include "control/handle_pool.hpp"
+#include "control/inventory.hpp"
 #include "control/platform.hpp"
 #include "control/slots.hpp"
 #include "control/use_search.hpp"
@@ -93,6 +95,8 @@ public:
     /// The session's rings contain data that a correct session never writes. Returns false if the session belongs to
     /// none of the served processes.
     virtual bool session_broken(std::uint32_t session) = 0;
+    /// The attached process that has this listener; 0: none.
+    [[nodiscard]] virtual std::uint32_t owner_of_listener(std::uint32_t device, std::uint64_t listener) const noexcept = 0;
     /// Calls `take` for each attached process.
     virtual void each_process(const std::function<void(const ProcessFigures&)>& take) = 0;
     /// The runtime ends. After this call returns, the host must not use the runtime.
@@ -234,6 +238,12 @@ public:
     /// Runs `job` on the control thread and waits for it. Must be called from another thread. Throws the job's
     /// exception.
     void call(std::function<void()> job);
+    /// Runs `job` on the control thread and returns its result. On the control thread itself, runs `job` at once. Throws
+    /// as the calls of ControlSide: Error(ETIMEDOUT) if `job` has not begun within Config::hang_limit.
+    template <class F>
+    auto ask(F&& job) {
+        return executor_->run(std::forward<F>(job));
+    }
     /// From now on the runtime calls `host`, or nobody if `host` is null.
     void set_host(ClientHost* host) noexcept { host_ = host; }
     void require_running() const;
@@ -370,6 +380,16 @@ public:
     }
     /// Keeps an object until the runtime is destroyed: memory that a device may reach, or counters that are in use.
     void keep_until_end(std::shared_ptr<void> what) { kept_.push_back(std::move(what)); }
+
+    // inventory.cc: what there is. For a daemon, which calls these in jobs (ask(), post()).
+    [[nodiscard]] std::vector<inventory::Worker> workers_here() const;
+    [[nodiscard]] std::vector<inventory::Device> devices_here() const;
+    [[nodiscard]] std::vector<inventory::Session> sessions_here() const;
+    [[nodiscard]] std::vector<inventory::QueuePair> queue_pairs_here() const;
+    [[nodiscard]] std::vector<inventory::SharedReceiveQueue> shared_receive_queues_here() const;
+    [[nodiscard]] std::vector<inventory::ReceivePool> receive_pools_here() const;
+    [[nodiscard]] std::vector<inventory::Listener> listeners_here();
+    [[nodiscard]] std::vector<inventory::MemoryRegion> memory_regions_here() const;
 
     /// Any thread may call this. Does not use the control thread.
     [[nodiscard]] Health health() const;
@@ -590,6 +610,10 @@ private:
     void fail_qp(const ibv_qp* qp, Status cause);
     void replace_cq(WorkerSlot& worker, std::uint32_t index);
     [[nodiscard]] std::uint32_t worker_index(const WorkerSlot& worker) const;
+
+    // inventory.cc
+    [[nodiscard]] const std::string& device_name_here(std::uint32_t device) const noexcept;
+    [[nodiscard]] std::uint32_t process_of_session_here(std::uint32_t session) const noexcept;
 
     // client_devices.cc
     [[nodiscard]] bool is_device_in_use(const DeviceSlot& device) const noexcept;
