@@ -104,7 +104,7 @@ bool Clients::disconnect(std::uint32_t number, const std::string& reason, std::c
         client.end_why = reason;
         // With an earlier call, the process has the shorter one of the two times.
         client.end_at = std::min(client.end_at, runtime_.platform->now() + grace);
-        client.attached->tell({.type = EventType::stopping, .text = reason}, number);
+        client.attached->tell({.type = EventType::stopping, .text = "this process " + reason}, number);
         look();
         return true;
     });

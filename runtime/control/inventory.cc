@@ -79,8 +79,8 @@ std::vector<inventory::Session> RuntimeState::sessions_here() const {
                        .name = session.name,
                        .worker = workers_[session.worker]->config.name,
                        .process = process_of_session_here(number),
-                       .submission_slots = session.layout.submission_slots(),
-                       .completion_slots = session.layout.completion_slots(),
+                       .submission_slots = session.layout.submission_slots,
+                       .completion_slots = session.layout.completion_slots,
                        .bytes = session.layout.bytes()});
     }
     return all;
@@ -146,6 +146,9 @@ std::vector<inventory::Listener> RuntimeState::listeners_here() {
     const std::lock_guard lock(waiting_mutex_);
     for (const auto& [listener, waiting] : requests_) {
         const auto& [device, number] = listener;
+        if (devices_[device]->connector == nullptr) {
+            continue;  // the listener has ended with its device
+        }
         all.push_back({.number = number,
                        .device = device_name_here(device),
                        .address = devices_[device]->connector->address_of(number),
