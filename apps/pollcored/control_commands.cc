@@ -94,8 +94,8 @@ std::chrono::milliseconds ControlCommands::carry_out(const ControlCommand& comma
 std::string ControlCommands::why_late(const ControlCommand& command, ControlAnswer::Given given) const {
     const bool begun = given == ControlAnswer::Given::begun;
     if (is_of_main_thread(command.what)) {
-        return fmt::format("the daemon's main thread has not {} this in time; its log says when it does",
-                           begun ? "finished" : "begun");
+        return begun ? "the daemon's main thread has begun this, and not finished it in time; the log says when it has"
+                     : "the daemon's main thread has not begun this in time, and will not carry it out";
     }
     if (begun) {
         return "the control thread has begun this, and not finished it in time";

@@ -88,13 +88,22 @@ ControlSocket::ControlSocket(const ControlConfig& config, Ways ways)
     : allowed_(config),
       ways_(std::move(ways)),
       wake_(std::make_shared<UniqueFd>(make_event_fd("the control socket"))),
-      listener_(SocketPlace(config), "control"),
-      thread_(start_quiet_thread([this] { loop(); })) {}
+      listener_(SocketPlace(config), "control") {}
 
 ControlSocket::~ControlSocket() {
+    stop();
+}
+
+void ControlSocket::start() {
+    thread_ = start_quiet_thread([this] { loop(); });
+}
+
+void ControlSocket::stop() noexcept {
     ending_.store(true, std::memory_order_release);
     signal_event(wake_->get());
-    thread_.join();
+    if (thread_.joinable()) {
+        thread_.join();
+    }
 }
 
 ThreadHealth ControlSocket::health() const {

@@ -4,7 +4,7 @@
 // connection has a time limit, and the number of connections is bounded. Nor does it wait for the thread that carries
 // out a command.
 //
-// Thread safety: the constructor and the destructor by one thread; health() by any thread.
+// Thread safety: health() by any thread, all others by one thread.
 #pragma once
 
 #include <sys/types.h>
@@ -67,11 +67,15 @@ public:
 
     /// Listens at config.path. Throws as ListeningSocket.
     ControlSocket(const ControlConfig& config, Ways ways);
-    /// Commands that have no answer yet are told that the daemon is stopping.
     ~ControlSocket();
     ControlSocket(const ControlSocket&) = delete;
     ControlSocket& operator=(const ControlSocket&) = delete;
 
+    /// Starts the thread. Throws std::system_error.
+    void start();
+    /// Ends the thread. Commands that have no answer yet are answered that the daemon is stopping. The functions of Ways
+    /// are not called after this.
+    void stop() noexcept;
     [[nodiscard]] ThreadHealth health() const;
 
 private:
@@ -109,7 +113,7 @@ private:
     std::list<Connection> connections_;
     LineBudget notes_{2};
 
-    std::thread thread_;  // the last member, because it uses all members above
+    std::thread thread_;
 };
 
 }  // namespace pollcore::daemon

@@ -88,6 +88,7 @@ void Daemon::open_control() {
                                 },
                             .begin_thread =
                                 [cpus = helper_cpus(cores)] { become_helper(ControlSocket::kThreadName, cpus); }});
+    control_->start();
     log_info("pollctl may connect at {}", config_.control.path.native());
 }
 
@@ -131,6 +132,9 @@ bool Daemon::serve() {
 }
 
 bool Daemon::carry_out(const Order& order) {
+    if (order.answer != nullptr && !order.answer->begin()) {
+        return false;
+    }
     switch (order.what) {
         case Order::What::stop:
             log_info("{}: stopping", order.by);
@@ -151,9 +155,6 @@ void Daemon::conclude(const Order& order, ControlJson result) {
 }
 
 void Daemon::drain(const Order& order, bool yes) {
-    if (order.answer != nullptr && !order.answer->begin()) {
-        return;
-    }
     if (attach_ != nullptr) {
         yes ? attach_->pause() : attach_->resume();
     }
@@ -196,9 +197,6 @@ std::vector<ServiceFigures> Daemon::service_figures() const {
 }
 
 void Daemon::reload(const Order& order) {
-    if (order.answer != nullptr && !order.answer->begin()) {
-        return;
-    }
     std::vector<std::string> failures;
     const auto failed = [&](std::string why) {
         log_error("{}: {}", order.by, why);
@@ -341,7 +339,9 @@ bool Daemon::drain_and_stop() {
     if (attach_ != nullptr) {
         log_attached(attach_->counts());
     }
-    control_.reset();  // until now an operator could see what holds up the end
+    if (control_ != nullptr) {
+        control_->stop();  // until now an operator could see what holds up the end
+    }
     attach_.reset();
     return runtime_.stop() && whole;
 }
