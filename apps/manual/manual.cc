@@ -144,7 +144,8 @@ std::string subcommand_text(const CLI::App& command) {
     std::string options;
     for (const CLI::Option* option : command.get_options()) {
         if (is_positional(*option)) {
-            text += fmt::format(option->get_required() ? " \\fI{}\\fR" : " [\\fI{}\\fR]", option->get_name(true));
+            const std::string name = fmt::format("\\fI{}\\fR", option->get_name(true));
+            text += option->get_required() ? " " + name : " [" + name + "]";
         }
         if (is_positional(*option) || takes_value(*option)) {
             options += option_text(*option);

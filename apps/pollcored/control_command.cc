@@ -2,16 +2,15 @@
 
 #include <algorithm>
 #include <array>
-#include <initializer_list>
 #include <limits>
-#include <optional>
-#include <utility>
+#include <iterator>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "base/printable.hpp"
 #include "common/control_wire.hpp"
+#include "config/schema.hpp"
 
 namespace pollcore::daemon {
 namespace {
@@ -21,10 +20,7 @@ using What = ControlCommand::What;
 
 constexpr std::size_t kTextMax = 256;
 
-constexpr std::array<std::pair<std::string_view, LogLevel>, 4> kLevels{{{"error", LogLevel::error},
-                                                                        {"warning", LogLevel::warning},
-                                                                        {"info", LogLevel::info},
-                                                                        {"debug", LogLevel::debug}}};
+constexpr config::ChoiceRule<LogLevel> kLevelRule{config::kLogLevels};
 
 /// A key of a command, and whether the command must have it.
 struct CommandKey {
@@ -128,9 +124,7 @@ const CommandForm& form_of(const json& object) {
 }  // namespace
 
 std::string_view level_name(LogLevel level) noexcept {
-    const auto* const found =
-        std::find_if(kLevels.begin(), kLevels.end(), [&](const auto& each) { return each.second == level; });
-    return found != kLevels.end() ? found->first : "unknown";
+    return kLevelRule.word_of(level);
 }
 
 ControlCommand parse_command(std::string_view text) {
@@ -162,12 +156,12 @@ ControlCommand parse_command(std::string_view text) {
     }
     if (object.contains("level")) {
         const std::string name = text_of(object, "level");
-        const auto* const level =
-            std::find_if(kLevels.begin(), kLevels.end(), [&](const auto& each) { return each.first == name; });
-        if (level == kLevels.end()) {
+        const auto level = std::find_if(kLevelRule.choices.begin(), kLevelRule.choices.end(),
+                                        [&](const auto& each) { return each.word == name; });
+        if (level == kLevelRule.choices.end()) {
             throw BadCommand(fmt::format("there is no level {}", printable(name)));
         }
-        command.level = level->second;
+        command.level = level->value;
     }
     return command;
 }

@@ -26,6 +26,8 @@ std::string text_of(int error) {
     return std::generic_category().message(error);
 }
 
+constexpr int kDepthMax = 8;
+
 NoDaemon no_control_socket(const std::string& path) {
     return NoDaemon(fmt::format("what listens at {} is no control socket of a pollcored of this version", path));
 }
@@ -79,7 +81,13 @@ void await(int socket, short events, Clock::time_point deadline, const std::stri
 Json result_of(const std::string& text, const std::string& socket) {
     Json answer;
     try {
-        answer = Json::parse(text);
+        // Deeper than any answer of the daemon: printing it would take much stack.
+        answer = Json::parse(text, [&](int depth, Json::parse_event_t, const Json&) {
+            if (depth > kDepthMax) {
+                throw no_control_socket(socket);
+            }
+            return true;
+        });
         if (answer.at("protocol") != control_wire::kProtocol) {
             throw no_control_socket(socket);
         }

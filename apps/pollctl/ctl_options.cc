@@ -61,7 +61,9 @@ void put_disconnect(const CtlCommandLine& line, Options& options) {
 CtlCommandLine::CtlCommandLine() : socket("/run/pollcore/control.sock") {
     app.footer(manual::footer(sections()));
     auto& help = manual::ShortHelp::add_to(app);
+    help.has_one_page();
     app.require_subcommand(1);
+    app.fallthrough();  // --json may stand behind the subcommand, too
     app.set_version_flag("--version", manual::version_text("pollctl"), "Print the version and how this was built");
     app.add_option("--socket", socket, "The daemon's control socket: `path` in [control] of its configuration")
         ->type_name("SOCKET")

@@ -68,16 +68,15 @@ def until(what, holds):
 
 
 class Daemon:
-    def __init__(self, directory, starts=True, **values):
+    def __init__(self, directory):
         self.directory = directory
         self.config = directory / "pollcored.toml"
         self.socket = directory / "control.sock"
         self.log = directory / "log"
-        self.write(**values)
+        self.write()
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", POLLCORED, "--config", self.config], stderr=log)
-        if starts:
-            until("the start", lambda: "ready:" in self.said() or (self.process.poll() is not None and fail(f"no start: {self.said()}")))
+        until("the start", lambda: "ready:" in self.said() or (self.process.poll() is not None and fail(f"no start: {self.said()}")))
 
     def write(self, **values):
         all_values = {"level": "info", "core": max(os.sched_getaffinity(0)), "directory": self.directory, "clients": 8, "group": GROUP} | values
@@ -94,10 +93,10 @@ class Daemon:
         if got != code:
             fail(f"the daemon ended with {got}, not {code}: {self.said()}")
 
-    def ctl(self, *arguments, code=0, groups=None):
-        """Runs pollctl, and returns what it printed. With `groups` as a user who has only these."""
+    def ctl(self, *arguments, code=0, groups=None, at=None):
+        """Runs pollctl, and returns what it printed. With `groups` as a user who has only these. `at`: another socket than the daemon's."""
         as_user = {} if groups is None else {"user": STRANGER, "group": STRANGER, "extra_groups": groups}
-        done = subprocess.run([POLLCTL, "--socket", self.socket, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        done = subprocess.run([POLLCTL, "--socket", at or self.socket, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                               timeout=PATIENCE, **as_user)
         if done.returncode != code:
             fail(f"pollctl {arguments} returned {done.returncode}, not {code}: {done.stdout}{done.stderr}")
@@ -107,6 +106,9 @@ class Daemon:
 
     def json(self, *arguments, **options):
         return json.loads(self.ctl("--json", *arguments, **options))
+
+    def code_of(self, *arguments):
+        return subprocess.run([POLLCTL, "--socket", self.socket, *arguments], stdout=subprocess.DEVNULL, timeout=PATIENCE).returncode
 
     def listed(self, kind):
         return self.json("list", kind)[kind.replace("-", "_")]
@@ -119,7 +121,7 @@ class Daemon:
 
     def traffic(self):
         return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", POLLPERF, "lat", "--attach", self.directory / "attach.sock", "--config", self.config,
-                                 "-o", "write", "-n", "1000000000"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                                 "-o", "write", "-n", "100000000"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
     def number_of(self, process):
         """The daemon's number of an attached process that has queue pairs."""
@@ -136,7 +138,7 @@ def lists(daemon):
     first, second = daemon.traffic(), daemon.traffic()
     number, other = daemon.number_of(first), daemon.number_of(second)
     worker, = daemon.listed("workers")
-    if worker["name"] != "worker0" or worker["core"] != max(os.sched_getaffinity(0)) or worker["sessions"] != 5 or worker["queue_pairs"] != 4:
+    if worker["name"] != "worker0" or worker["core"] != max(os.sched_getaffinity(0)) or worker["sessions"] != 3 or worker["queue_pairs"] != 4:
         fail(f"the worker is {worker}")
     if [one["name"] for one in daemon.listed("devices")] != ["soft0"] or [one["name"] for one in daemon.listed("services")] != ["echo"]:
         fail("the device or the service is not listed")
@@ -155,7 +157,7 @@ def lists(daemon):
     if holdings["bytes"]["held"] < sum(one["bytes"] for one in regions) or holdings["work_requests"]["user_most"] is not None:
         fail(f"process {number} holds {holdings}")
     sessions = [one for one in daemon.listed("sessions") if one["process"] == number]
-    if len(sessions) != 2 or {one["worker"] for one in sessions} != {"worker0"} or not all(one["bytes"] for one in sessions):
+    if len(sessions) != 1 or {one["worker"] for one in sessions} != {"worker0"} or not all(one["bytes"] for one in sessions):
         fail(f"the sessions are {sessions}")
     if daemon.listed("shared-receive-queues") or daemon.listed("receive-pools"):
         fail("there are shared receive queues or pools")
@@ -186,9 +188,9 @@ def disconnects(daemon, first, number, second, other):
     for line in (f"control: uid 0 (pid ", f"disconnected client {number}, which has 0 ms", "was disconnected by its operator: nothing of it is left"):
         daemon.says(line)
     before = daemon.requests()
-    until("the other's traffic goes on", lambda: all(daemon.requests()[session] > before[session] + 100 for session in its if before[session]))
-    if second.poll() is not None or not any(before[session] for session in its):
-        fail("the other process has ended, or had no traffic")
+    until("the other's traffic goes on", lambda: all(daemon.requests()[session] > before[session] + 100 for session in its))
+    if second.poll() is not None:
+        fail("the other process has ended")
     if "no process" not in daemon.ctl("disconnect", "process", number, code=1):
         fail("a second disconnect is not refused")
     passed("a process is disconnected, and the traffic of another goes on")
@@ -286,7 +288,7 @@ def hangs(daemon):
     # Several at once, because each one waits for seconds.
     asked = [subprocess.Popen([POLLCTL, "--socket", daemon.socket, *what], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
              for what in (("list", "workers"), ("show", "process", str(number)), ("disconnect", "process", str(number)))]
-    until("the hang is seen", lambda: subprocess.run([POLLCTL, "--socket", daemon.socket, "health"], stdout=subprocess.DEVNULL).returncode == 1)
+    until("the hang is seen", lambda: daemon.code_of("health") == 1)
     hanging = [one for one in daemon.json("health", code=1)["threads"] if one["state"] == "hangs"]
     if [one["name"] for one in hanging] != ["pollcore-ctl"] or hanging[0]["busy_ms"] < 1000:
         fail(f"these threads hang: {hanging}")
@@ -297,7 +299,7 @@ def hangs(daemon):
         if one.returncode != 1 or "the control thread has made no progress for " not in said:
             fail(f"{one.args} returned {one.returncode}: {said}")
     libc.ptrace(17, thread, None, None)  # PTRACE_DETACH
-    until("it is healthy again", lambda: daemon.json("health", code=daemon.ctl_code("health"))["healthy"])
+    until("it is healthy again", lambda: daemon.code_of("health") == 0)
     if [one["process"] for one in daemon.listed("processes")] != [number]:
         fail("a command was carried out after its answer that it will not be")
     attached.kill()
@@ -352,9 +354,9 @@ def hostile_clients(daemon):
 
 
 def hostile_servers(daemon):
-    if "no control socket" not in daemon.ctl("--socket", daemon.directory / "attach.sock", "status", code=3):
+    if "no control socket" not in daemon.ctl("status", at=daemon.directory / "attach.sock", code=3):
         fail("the socket for processes is taken for a control socket")
-    if "is pollcored running" not in daemon.ctl("--socket", "/nowhere/control.sock", "status", code=3):
+    if "is pollcored running" not in daemon.ctl("status", at="/nowhere/control.sock", code=3):
         fail("no daemon is not explained")
     path = daemon.directory / "hostile.sock"
 
@@ -379,7 +381,7 @@ def hostile_servers(daemon):
     for answer, said in (([b"garbage \x1b[2J"], "no control socket"), ([b'{"protocol":1,"result":{}}' + b" " * 30000] * 5, "no control socket"),
                          ([b'{"protocol":1,"error":{"code":"refused","text":"a\\u001b[2Jb"}}'], "a\\x1b[2Jb"), ([], "no answer in time")):
         with serve(answer):
-            text = daemon.ctl("--socket", path, "--answer-within", 1, "status", code=1 if "2Jb" in said else 3)
+            text = daemon.ctl("--answer-within", 1, "status", at=path, code=1 if "2Jb" in said else 3)
             if said not in text or "\x1b" in text:
                 fail(f"after {answer} pollctl says {text!r}")
     passed("sockets of others, and servers that answer with garbage or not at all")
@@ -390,13 +392,9 @@ def sockets(daemon):
     until("the socket is back", daemon.socket.exists)
     daemon.says("control.sock was removed, and is made anew")
     daemon.ctl("status")
-    other = pathlib.Path(tempfile.mkdtemp(dir=daemon.directory))
-    rival = Daemon(other, starts=False, directory=daemon.directory)
-    # Both would have the socket at which processes attach, so the rival gets another one.
-    rival.process.wait(PATIENCE)
-    text = rival.config.read_text().replace(f"{daemon.directory}/attach.sock", f"{other}/attach.sock")
-    rival.config.write_text(text)
-    done = subprocess.run([POLLCORED, "--config", rival.config], capture_output=True, text=True, timeout=PATIENCE)
+    rival = daemon.directory / "rival.toml"
+    rival.write_text(daemon.config.read_text().replace("/attach.sock", "/rival.sock"))
+    done = subprocess.run([POLLCORED, "--config", rival], capture_output=True, text=True, timeout=PATIENCE)
     if done.returncode != 1 or "control.path" not in done.stderr or "another process has its socket there" not in done.stderr:
         fail(f"a second daemon with the same socket: {done.returncode} {done.stderr}")
     daemon.ctl("status")
@@ -406,7 +404,6 @@ def sockets(daemon):
 def main():
     if os.geteuid() != 0:
         fail("runs as root")
-    Daemon.ctl_code = lambda self, *arguments: subprocess.run([POLLCTL, "--socket", self.socket, *arguments], stdout=subprocess.DEVNULL).returncode
     with tempfile.TemporaryDirectory() as name:
         directory = pathlib.Path(name)
         os.chmod(directory, 0o755)

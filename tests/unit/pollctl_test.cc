@@ -37,7 +37,7 @@ TEST(PollctlOptions, BecomeTheDaemonsCommands) {
     for (const char* const name : {"drain", "resume", "stop", "reload", "health", "version"}) {
         EXPECT_EQ(command({name}), R"({"protocol":1,"command":")" + std::string(name) + "\"}");
     }
-    const ParsedOptions all = parse({"--socket", "/tmp/s", "--json", "--answer-within", "2.5", "drain", "--wait", "60"});
+    const ParsedOptions all = parse({"--socket", "/tmp/s", "--answer-within", "2.5", "drain", "--wait", "60", "--json"});
     ASSERT_TRUE(all.options);
     EXPECT_EQ(all.options->socket, "/tmp/s");
     EXPECT_TRUE(all.options->json);
@@ -83,6 +83,8 @@ TEST(PollctlAnswer, OfSomethingElseIsNone) {
         EXPECT_THROW((void)result_of(text, "/s"), NoDaemon) << text;
     }
     EXPECT_THROW((void)result_of(std::string(1'000'000, '['), "/s"), NoDaemon);
+    EXPECT_THROW((void)result_of(R"({"protocol":1,"result":)" + std::string(100'000, '[') + std::string(100'000, ']') + "}", "/s"),
+                 NoDaemon);
 }
 
 TEST(PollctlView, ShowsListsAsTables) {
