@@ -23,8 +23,8 @@ inline constexpr std::size_t kPacketMax = 32 * 1024;
 
 /// What `list` can list. The names are those of the arrays in its result, with '_' for '-'.
 inline constexpr std::array<std::string_view, 10> kKinds{
-    "workers", "devices", "services", "processes", "sessions", "queue-pairs", "shared-receive-queues", "receive-pools",
-    "listeners", "memory-regions"};
+    "workers",       "devices",   "services",      "processes", "sessions", "queue-pairs", "shared-receive-queues",
+    "receive-pools", "listeners", "memory-regions"};
 
 // The codes of errors.
 inline constexpr std::string_view kBadCommand = "bad_command";      ///< the daemon does not understand it

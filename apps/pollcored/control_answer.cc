@@ -2,18 +2,23 @@
 
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "common/control_wire.hpp"
 
 namespace pollcore::daemon {
 
-std::string answer_text(const ControlJson& result) {
-    return ControlJson{{"protocol", control_wire::kProtocol}, {"result", result}}.dump(-1, ' ', true);
+std::string text_of(const ControlJson& value) {
+    // An error's text may have bytes that are no UTF-8, such as a file's name.
+    return value.dump(-1, ' ', true, ControlJson::error_handler_t::replace);
+}
+
+std::string answer_around(const std::string& result) {
+    return fmt::format(R"({{"protocol":{},"result":{}}})", control_wire::kProtocol, result);
 }
 
 std::string error_text(std::string_view code, std::string_view why) {
-    // An error's text may have bytes that are no UTF-8, such as a file's name.
-    return ControlJson{{"protocol", control_wire::kProtocol}, {"error", {{"code", code}, {"text", why}}}}.dump(
-        -1, ' ', true, ControlJson::error_handler_t::replace);
+    return text_of({{"protocol", control_wire::kProtocol}, {"error", {{"code", code}, {"text", why}}}});
 }
 
 bool ControlAnswer::begin() noexcept {
@@ -22,22 +27,18 @@ bool ControlAnswer::begin() noexcept {
     return begun_;
 }
 
-void ControlAnswer::done(std::function<ControlJson()> make) {
-    end([make = std::move(make)] { return answer_text(make()); });
-}
-
-void ControlAnswer::done(ControlJson result) {
-    end([result = std::move(result)] { return answer_text(result); });
+void ControlAnswer::done(const ControlJson& result) {
+    done_by([text = answer_around(text_of(result))] { return text; });
 }
 
 void ControlAnswer::fail(std::string_view why, std::string_view code) {
-    end([text = error_text(code, why)] { return text; });
+    done_by([text = error_text(code, why)] { return text; });
 }
 
-void ControlAnswer::end(std::function<std::string()> text) {
+void ControlAnswer::done_by(std::function<std::string()> make) {
     {
         const std::lock_guard lock(mutex_);
-        text_ = std::move(text);
+        text_ = std::move(make);
     }
     tell_();
 }

@@ -16,8 +16,10 @@ namespace pollcore::daemon {
 
 using ControlJson = nlohmann::ordered_json;
 
-/// The texts of answers (common/control_wire.hpp).
-[[nodiscard]] std::string answer_text(const ControlJson& result);
+/// In ASCII.
+[[nodiscard]] std::string text_of(const ControlJson& value);
+/// The texts of answers (common/control_wire.hpp). `result` is JSON.
+[[nodiscard]] std::string answer_around(const std::string& result);
 [[nodiscard]] std::string error_text(std::string_view code, std::string_view why);
 
 class ControlAnswer {
@@ -32,9 +34,10 @@ public:
     /// Call this before the command is carried out on a thread that may come late. Returns false if nobody waits any
     /// more: then the command must not be carried out.
     [[nodiscard]] bool begin() noexcept;
-    /// Ends with a result. `make` makes it, and runs on the thread that waits.
-    void done(std::function<ControlJson()> make);
-    void done(ControlJson result);
+    /// Ends with a result.
+    void done(const ControlJson& result);
+    /// `make` makes the answer's text, by answer_around(). It runs on the thread that waits.
+    void done_by(std::function<std::string()> make);
     /// Ends with an error.
     void fail(std::string_view why, std::string_view code = "refused");
 
@@ -51,8 +54,6 @@ public:
     [[nodiscard]] std::optional<std::string> take();
 
 private:
-    void end(std::function<std::string()> text);
-
     const std::function<void()> tell_;
     std::mutex mutex_;
     bool begun_ = false;

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <iterator>
+#include <limits>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -92,15 +92,15 @@ std::uint64_t number_of(const json& object, std::string_view key, std::uint64_t 
 
 const CommandForm& form_of(const json& object) {
     if (!object.contains("protocol") || object.at("protocol") != control_wire::kProtocol) {
-        throw BadCommand(fmt::format("this daemon speaks protocol {} only: pollctl is of another version",
-                                     control_wire::kProtocol));
+        throw BadCommand(
+            fmt::format("this daemon speaks protocol {} only: pollctl is of another version", control_wire::kProtocol));
     }
     if (!object.contains("command")) {
         throw BadCommand("\"command\" is missing");
     }
     const std::string name = text_of(object, "command");
-    const auto* const form = std::find_if(std::begin(kForms), std::end(kForms),
-                                          [&](const CommandForm& each) { return each.name == name; });
+    const auto* const form =
+        std::find_if(std::begin(kForms), std::end(kForms), [&](const CommandForm& each) { return each.name == name; });
     if (form == std::end(kForms)) {
         throw BadCommand(fmt::format("there is no command {}", printable(name)));
     }
@@ -141,12 +141,12 @@ ControlCommand parse_command(std::string_view text) {
         }
     }
     if (object.contains("process")) {
-        command.process = static_cast<std::uint32_t>(
-            number_of(object, "process", std::numeric_limits<std::uint32_t>::max()));
+        command.process =
+            static_cast<std::uint32_t>(number_of(object, "process", std::numeric_limits<std::uint32_t>::max()));
     }
     if (object.contains("grace_ms")) {
-        command.grace = std::chrono::milliseconds(
-            number_of(object, "grace_ms", static_cast<std::uint64_t>(kGraceMax.count())));
+        command.grace =
+            std::chrono::milliseconds(number_of(object, "grace_ms", static_cast<std::uint64_t>(kGraceMax.count())));
     }
     if (object.contains("queue_pair")) {
         command.queue_pair = text_of(object, "queue_pair");

@@ -73,7 +73,7 @@ std::chrono::milliseconds ControlCommands::carry_out(const ControlCommand& comma
             break;
         case What::health: {
             const Health health = ways_.health();
-            answer->done({{"healthy", is_healthy(health)}, {"threads", rows_of(health)}});
+            answer->done({{"healthy", is_healthy(health)}, {"threads", rows_of(health.threads)}});
             break;
         }
         case What::version:
@@ -165,11 +165,11 @@ void ControlCommands::list(const std::string& kind, const std::shared_ptr<Contro
         std::string name = kind;
         std::replace(name.begin(), name.end(), '-', '_');
         post(answer, [name, collect](ControlAnswer& its) {
-            its.done([name, all = collect()] { return ControlJson{{name, rows_of(all)}}; });
+            its.done_by([name, all = collect()] { return list_text(name, all); });
         });
     };
     if (kind == "services") {
-        return answer->done(ControlJson{{"services", rows_of(ways_.services())}});
+        return answer->done({{"services", rows_of(ways_.services())}});
     }
     if (kind == "workers") {
         return listed([this] { return runtime_.workers_here(); });
@@ -207,12 +207,12 @@ void ControlCommands::show(std::uint32_t process, ControlAnswer& answer) {
     if (found == all.end()) {
         return answer.fail(fmt::format("there is no process {}", process));
     }
-    answer.done([shown = *found, sessions = of_process(runtime_.sessions_here(), process),
-                 queue_pairs = of_process(runtime_.queue_pairs_here(), process),
-                 srqs = of_process(runtime_.shared_receive_queues_here(), process),
-                 pools = of_process(runtime_.receive_pools_here(), process),
-                 listeners = of_process(runtime_.listeners_here(), process),
-                 regions = of_process(runtime_.memory_regions_here(), process)] {
+    answer.done_by([shown = *found, sessions = of_process(runtime_.sessions_here(), process),
+                    queue_pairs = of_process(runtime_.queue_pairs_here(), process),
+                    srqs = of_process(runtime_.shared_receive_queues_here(), process),
+                    pools = of_process(runtime_.receive_pools_here(), process),
+                    listeners = of_process(runtime_.listeners_here(), process),
+                    regions = of_process(runtime_.memory_regions_here(), process)] {
         ControlJson object = object_of(shown);
         object["sessions"] = rows_of(sessions);
         object["queue_pairs"] = rows_of(queue_pairs);
@@ -220,16 +220,18 @@ void ControlCommands::show(std::uint32_t process, ControlAnswer& answer) {
         object["receive_pools"] = rows_of(pools);
         object["listeners"] = rows_of(listeners);
         object["memory_regions"] = rows_of(regions);
-        return object;
+        return answer_around(text_of(object));
     });
 }
 
 void ControlCommands::disconnect_process(const ControlCommand& command, const std::string& who, ControlAnswer& answer) {
     // The process learns of its operator, but not which of them.
-    if (attach_ == nullptr || !attach_->disconnect(command.process, "was disconnected by its operator", command.grace)) {
+    if (attach_ == nullptr ||
+        !attach_->disconnect(command.process, "was disconnected by its operator", command.grace)) {
         return answer.fail(fmt::format("there is no process {}, or it is being taken down already", command.process));
     }
-    log_info("{} disconnected client {}, which has {} ms to detach", who, command.process, command.grace.count());
+    log_info("{} disconnected client {}{}", who, command.process,
+             command.grace.count() == 0 ? "" : fmt::format(", which has {} ms to detach", command.grace.count()));
     answer.done({{"process", command.process}, {"grace_ms", command.grace.count()}});
 }
 
@@ -253,7 +255,8 @@ void ControlCommands::disconnect_queue_pair(const ControlCommand& command, const
             }
             names += fmt::format("{}{} on device {}", names.empty() ? "" : ", ", called(each), each.device);
         }
-        return answer.fail(fmt::format("{} queue pairs are called so: {}; give the number, and the device", fitting.size(), names));
+        return answer.fail(
+            fmt::format("{} queue pairs are called so: {}; give the number, and the device", fitting.size(), names));
     }
     const QueuePair& qp = fitting.front();
     runtime_.disconnect(qp.handle);

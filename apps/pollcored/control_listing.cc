@@ -12,15 +12,6 @@ namespace {
 
 using stat::harmless;
 
-template <class Thing, class Row>
-ControlJson rows(const std::vector<Thing>& all, Row&& row) {
-    ControlJson list = ControlJson::array();
-    for (const Thing& each : all) {
-        list.push_back(row(each));
-    }
-    return list;
-}
-
 std::string_view kind_name(ThreadHealth::Kind kind) noexcept {
     switch (kind) {
         case ThreadHealth::Kind::worker: return "worker";
@@ -47,138 +38,112 @@ ControlJson limit_of(std::uint64_t most) {
 
 }  // namespace
 
-ControlJson rows_of(const std::vector<inventory::Worker>& all) {
-    return rows(all, [](const inventory::Worker& one) {
-        return ControlJson{{"name", harmless(one.name)},
-                           {"core", one.core},
-                           {"thread", one.thread},
-                           {"sessions", one.sessions},
-                           {"queue_pairs", one.queue_pairs},
-                           {"completion_queues", one.completion_queues}};
-    });
+ControlJson row_of(const inventory::Worker& one) {
+    return ControlJson{{"name", harmless(one.name)},     {"core", one.core},
+                       {"thread", one.thread},           {"sessions", one.sessions},
+                       {"queue_pairs", one.queue_pairs}, {"completion_queues", one.completion_queues}};
 }
 
-ControlJson rows_of(const std::vector<inventory::Device>& all) {
-    return rows(all, [](const inventory::Device& one) {
-        return ControlJson{{"name", harmless(one.name)},
-                           {"process", one.process},
-                           {"lost", one.lost},
-                           {"description", harmless(one.description)}};
-    });
+ControlJson row_of(const inventory::Device& one) {
+    return ControlJson{{"name", harmless(one.name)},
+                       {"process", one.process},
+                       {"lost", one.lost},
+                       {"description", harmless(one.description)}};
 }
 
-ControlJson rows_of(const std::vector<inventory::Session>& all) {
-    return rows(all, [](const inventory::Session& one) {
-        return ControlJson{{"session", one.number},
-                           {"name", harmless(one.name.view())},
-                           {"process", one.process},
-                           {"worker", harmless(one.worker)},
-                           {"submission_slots", one.submission_slots},
-                           {"completion_slots", one.completion_slots},
-                           {"bytes", one.bytes}};
-    });
+ControlJson row_of(const inventory::Session& one) {
+    return ControlJson{{"session", one.number},
+                       {"name", harmless(one.name.view())},
+                       {"process", one.process},
+                       {"worker", harmless(one.worker)},
+                       {"submission_slots", one.submission_slots},
+                       {"completion_slots", one.completion_slots},
+                       {"bytes", one.bytes}};
 }
 
-ControlJson rows_of(const std::vector<inventory::QueuePair>& all) {
-    return rows(all, [](const inventory::QueuePair& one) {
-        return ControlJson{{"qp_num", one.qp_num},
-                           {"name", harmless(one.name.view())},
-                           {"process", one.process},
-                           {"session", one.session},
-                           {"worker", harmless(one.worker)},
-                           {"device", harmless(one.device)},
-                           {"type", inventory::type_name(one.type)},
-                           {"state", inventory::state_name(one.state)},
-                           {"flow", flow_control_name(one.flow)}};
-    });
+ControlJson row_of(const inventory::QueuePair& one) {
+    return ControlJson{{"qp_num", one.qp_num},
+                       {"name", harmless(one.name.view())},
+                       {"process", one.process},
+                       {"session", one.session},
+                       {"worker", harmless(one.worker)},
+                       {"device", harmless(one.device)},
+                       {"type", inventory::type_name(one.type)},
+                       {"state", inventory::state_name(one.state)},
+                       {"flow", flow_control_name(one.flow)}};
 }
 
-ControlJson rows_of(const std::vector<inventory::SharedReceiveQueue>& all) {
-    return rows(all, [](const inventory::SharedReceiveQueue& one) {
-        return ControlJson{{"shared_receive_queue", one.number}, {"process", one.process},
-                           {"session", one.session},             {"device", harmless(one.device)},
-                           {"depth", one.depth},                 {"queue_pairs", one.queue_pairs}};
-    });
+ControlJson row_of(const inventory::SharedReceiveQueue& one) {
+    return ControlJson{
+        {"shared_receive_queue", one.number}, {"process", one.process}, {"session", one.session},
+        {"device", harmless(one.device)},     {"depth", one.depth},     {"queue_pairs", one.queue_pairs}};
 }
 
-ControlJson rows_of(const std::vector<inventory::ReceivePool>& all) {
-    return rows(all, [](const inventory::ReceivePool& one) {
-        return ControlJson{{"receive_pool", one.number},
-                           {"process", one.process},
-                           {"session", one.session},
-                           {"device", harmless(one.device)},
-                           {"kind", one.ring ? "write_ring" : "buffers"},
-                           {"queues", one.queues}};
-    });
+ControlJson row_of(const inventory::ReceivePool& one) {
+    return ControlJson{{"receive_pool", one.number},
+                       {"process", one.process},
+                       {"session", one.session},
+                       {"device", harmless(one.device)},
+                       {"kind", one.ring ? "write_ring" : "buffers"},
+                       {"queues", one.queues}};
 }
 
-ControlJson rows_of(const std::vector<inventory::Listener>& all) {
-    return rows(all, [](const inventory::Listener& one) {
-        return ControlJson{{"listener", one.number},
-                           {"process", one.process},
-                           {"device", harmless(one.device)},
-                           {"address", harmless(one.address)},
-                           {"waiting", one.waiting}};
-    });
+ControlJson row_of(const inventory::Listener& one) {
+    return ControlJson{{"listener", one.number},
+                       {"process", one.process},
+                       {"device", harmless(one.device)},
+                       {"address", harmless(one.address)},
+                       {"waiting", one.waiting}};
 }
 
-ControlJson rows_of(const std::vector<inventory::MemoryRegion>& all) {
-    return rows(all, [](const inventory::MemoryRegion& one) {
-        return ControlJson{{"memory_region", one.number},
-                           {"process", one.process},
-                           {"device", harmless(one.device)},
-                           {"bytes", one.bytes}};
-    });
+ControlJson row_of(const inventory::MemoryRegion& one) {
+    return ControlJson{{"memory_region", one.number},
+                       {"process", one.process},
+                       {"device", harmless(one.device)},
+                       {"bytes", one.bytes}};
 }
 
-ControlJson rows_of(const std::vector<ServiceFigures>& all) {
-    return rows(all, [](const ServiceFigures& one) {
-        return ControlJson{{"name", harmless(one.name)},         {"kind", one.kind},
-                           {"device", harmless(one.device)},     {"address", harmless(one.address)},
-                           {"connections", one.connections},     {"connections_max", one.connections_max}};
-    });
+ControlJson row_of(const ServiceFigures& one) {
+    return ControlJson{{"name", harmless(one.name)},     {"kind", one.kind},
+                       {"device", harmless(one.device)}, {"address", harmless(one.address)},
+                       {"connections", one.connections}, {"connections_max", one.connections_max}};
 }
 
-ControlJson rows_of(const std::vector<AttachedProcess>& all) {
-    return rows(all, [](const AttachedProcess& one) {
-        ControlJson row{{"process", one.number}, {"pid", one.pid}, {"uid", one.uid}, {"ending", one.ending}};
-        for (const Holding& holding : one.holdings) {
-            if (holding.what == "sessions" || holding.what == "queue_pairs" || holding.what == "bytes") {
-                row[std::string(holding.what)] = holding.held;
-            }
+ControlJson row_of(const AttachedProcess& one) {
+    ControlJson row{{"process", one.number}, {"pid", one.pid}, {"uid", one.uid}, {"ending", one.ending}};
+    for (const Holding& holding : one.holdings) {
+        if (holding.what == "sessions" || holding.what == "queue_pairs" || holding.what == "bytes") {
+            row[std::string(holding.what)] = holding.held;
         }
-        row["description"] = one.description;
-        return row;
-    });
+    }
+    row["description"] = one.description;
+    return row;
+}
+
+ControlJson row_of(const Holding& one) {
+    return {{"what", one.what},
+            {"held", one.held},
+            {"most", limit_of(one.most)},
+            {"user_held", one.user_held},
+            {"user_most", limit_of(one.user_most)}};
 }
 
 ControlJson object_of(const AttachedProcess& process) {
-    ControlJson object{{"process", process.number},
-                       {"pid", process.pid},
-                       {"uid", process.uid},
-                       {"description", process.description},
-                       {"ending", process.ending},
-                       {"own_memory", process.own_memory},
+    ControlJson object{{"process", process.number}, {"pid", process.pid},
+                       {"uid", process.uid},        {"description", process.description},
+                       {"ending", process.ending},  {"own_memory", process.own_memory},
                        {"refused", process.refused}};
-    object["holdings"] = rows(process.holdings, [](const Holding& one) {
-        return ControlJson{{"what", one.what},
-                           {"held", one.held},
-                           {"most", limit_of(one.most)},
-                           {"user_held", one.user_held},
-                           {"user_most", limit_of(one.user_most)}};
-    });
+    object["holdings"] = rows_of(process.holdings);
     return object;
 }
 
-ControlJson rows_of(const Health& health) {
-    return rows(health.threads, [](const ThreadHealth& one) {
-        return ControlJson{{"name", harmless(one.name)},
-                           {"kind", kind_name(one.kind)},
-                           {"thread", one.thread_id},
-                           {"state", state_name(one.state)},
-                           {"busy_ms", std::chrono::duration_cast<std::chrono::milliseconds>(one.busy).count()},
-                           {"turns", one.turns}};
-    });
+ControlJson row_of(const ThreadHealth& one) {
+    return ControlJson{{"name", harmless(one.name)},
+                       {"kind", kind_name(one.kind)},
+                       {"thread", one.thread_id},
+                       {"state", state_name(one.state)},
+                       {"busy_ms", std::chrono::duration_cast<std::chrono::milliseconds>(one.busy).count()},
+                       {"turns", one.turns}};
 }
 
 bool is_healthy(const Health& health) noexcept {

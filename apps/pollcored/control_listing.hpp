@@ -3,7 +3,7 @@
 // Thread safety: pure functions.
 #pragma once
 
-#include <string_view>
+#include <string>
 #include <vector>
 
 #include "control/inventory.hpp"
@@ -23,21 +23,39 @@ struct ServiceFigures {
     std::uint64_t connections_max = 0;
 };
 
-// Each element is an object. Its members are numbers, strings, booleans, or null for a limit that there is not.
-[[nodiscard]] ControlJson rows_of(const std::vector<inventory::Worker>& all);
-[[nodiscard]] ControlJson rows_of(const std::vector<inventory::Device>& all);
-[[nodiscard]] ControlJson rows_of(const std::vector<inventory::Session>& all);
-[[nodiscard]] ControlJson rows_of(const std::vector<inventory::QueuePair>& all);
-[[nodiscard]] ControlJson rows_of(const std::vector<inventory::SharedReceiveQueue>& all);
-[[nodiscard]] ControlJson rows_of(const std::vector<inventory::ReceivePool>& all);
-[[nodiscard]] ControlJson rows_of(const std::vector<inventory::Listener>& all);
-[[nodiscard]] ControlJson rows_of(const std::vector<inventory::MemoryRegion>& all);
-[[nodiscard]] ControlJson rows_of(const std::vector<ServiceFigures>& all);
-/// One row for each process, with what it holds.
-[[nodiscard]] ControlJson rows_of(const std::vector<AttachedProcess>& all);
+// A row is an object whose members are numbers, strings, booleans, or null for a limit that there is not.
+[[nodiscard]] ControlJson row_of(const inventory::Worker& one);
+[[nodiscard]] ControlJson row_of(const inventory::Device& one);
+[[nodiscard]] ControlJson row_of(const inventory::Session& one);
+[[nodiscard]] ControlJson row_of(const inventory::QueuePair& one);
+[[nodiscard]] ControlJson row_of(const inventory::SharedReceiveQueue& one);
+[[nodiscard]] ControlJson row_of(const inventory::ReceivePool& one);
+[[nodiscard]] ControlJson row_of(const inventory::Listener& one);
+[[nodiscard]] ControlJson row_of(const inventory::MemoryRegion& one);
+[[nodiscard]] ControlJson row_of(const ServiceFigures& one);
+/// With a part of what the process holds.
+[[nodiscard]] ControlJson row_of(const AttachedProcess& one);
+[[nodiscard]] ControlJson row_of(const Holding& one);
 /// One process, and its limits.
 [[nodiscard]] ControlJson object_of(const AttachedProcess& process);
-[[nodiscard]] ControlJson rows_of(const Health& health);
+[[nodiscard]] ControlJson row_of(const ThreadHealth& one);
+template <class Thing>
+[[nodiscard]] ControlJson rows_of(const std::vector<Thing>& all) {
+    ControlJson rows = ControlJson::array();
+    for (const Thing& each : all) {
+        rows.push_back(row_of(each));
+    }
+    return rows;
+}
+/// The text of an answer with rows. It never has more than one row as JSON values, which take much memory.
+template <class Thing>
+[[nodiscard]] std::string list_text(const std::string& name, const std::vector<Thing>& all) {
+    std::string text;
+    for (const Thing& each : all) {
+        text += (text.empty() ? "" : ",") + text_of(row_of(each));
+    }
+    return answer_around("{" + text_of(name) + ":[" + text + "]}");
+}
 /// No thread hangs.
 [[nodiscard]] bool is_healthy(const Health& health) noexcept;
 

@@ -123,7 +123,8 @@ void ControlSocket::loop() noexcept {
     }
     for (Connection& connection : connections_) {
         if (connection.text.empty()) {
-            const bool answered = connection.answer != nullptr && connection.answer->give_up() == ControlAnswer::Given::late;
+            const bool answered =
+                connection.answer != nullptr && connection.answer->give_up() == ControlAnswer::Given::late;
             std::optional<std::string> text = answered ? connection.answer->take() : std::nullopt;
             connection.text = text ? std::move(*text) : error_text(control_wire::kRefused, "the daemon is stopping");
         }
@@ -163,10 +164,12 @@ void ControlSocket::one_turn() {
         // A client that hangs up after its command gets no answer, but the command is carried out.
         const bool readable = (ready[at].revents & (POLLIN | POLLHUP | POLLERR)) != 0;
         const bool gone = connection->command && (ready[at].revents & (POLLHUP | POLLERR)) != 0;
-        connection = !gone && go_on(*connection, readable, now) ? std::next(connection) : connections_.erase(connection);
+        connection =
+            !gone && go_on(*connection, readable, now) ? std::next(connection) : connections_.erase(connection);
     }
     accept_some();
-    listener_.look(now, [this] { accept_some(); }, [](int) {});
+    listener_.look(
+        now, [this] { accept_some(); }, [](int) {});
 }
 
 void ControlSocket::accept_some() {
@@ -192,10 +195,11 @@ void ControlSocket::welcome(ForeignFd socket) {
     const Peer peer = peer_of(socket.get());
     const std::string who = peer.describe();
     if (!allowed_.allows(peer)) {
-        return refuse(socket, who, control_wire::kNotPermitted,
-                      fmt::format("user {} may not give commands: it is neither root nor the daemon's user, nor in the group of "
-                                  "control.group",
-                                  peer.uid));
+        return refuse(
+            socket, who, control_wire::kNotPermitted,
+            fmt::format("user {} may not give commands: it is neither root nor the daemon's user, nor in the group of "
+                        "control.group",
+                        peer.uid));
     }
     const std::size_t most = peer.uid == 0 ? kConnectionsMax : kConnectionsMax - kConnectionsOfRoot;
     if (connections_.size() >= most || is_reserved(socket.get()) || is_reserved(peer.pidfd.get())) {
@@ -285,7 +289,8 @@ void ControlSocket::answer(Connection& connection, std::string text, Clock::time
 
 bool ControlSocket::send_some(Connection& connection, Clock::time_point now) {
     while (connection.sent < connection.text.size()) {
-        const std::string_view piece = std::string_view(connection.text).substr(connection.sent, control_wire::kPacketMax);
+        const std::string_view piece =
+            std::string_view(connection.text).substr(connection.sent, control_wire::kPacketMax);
         const int error = send_packet(connection.socket, piece);
         if (error == EAGAIN) {
             connection.blocked = true;

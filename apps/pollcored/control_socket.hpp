@@ -73,8 +73,8 @@ public:
 
     /// Starts the thread. Throws std::system_error.
     void start();
-    /// Ends the thread. Commands that have no answer yet are answered that the daemon is stopping. The functions of Ways
-    /// are not called after this.
+    /// Ends the thread. Commands that have no answer yet are answered that the daemon is stopping. The functions of
+    /// Ways are not called after this.
     void stop() noexcept;
     [[nodiscard]] ThreadHealth health() const;
 
@@ -85,9 +85,9 @@ private:
         Clock::time_point deadline;
         std::optional<ControlCommand> command;  // not set until it has come
         std::shared_ptr<ControlAnswer> answer;
-        std::string text;       // the answer, once it is there
-        std::size_t sent = 0;   // bytes of it
-        bool blocked = false;   // the socket has no room for the rest
+        std::string text;      // the answer, once it is there
+        std::size_t sent = 0;  // bytes of it
+        bool blocked = false;  // the socket has no room for the rest
     };
 
     void loop() noexcept;

@@ -77,17 +77,15 @@ void Daemon::open_control() {
                               }});
     control_ = std::make_unique<ControlSocket>(
         config_.control,
-        ControlSocket::Ways{.carry_out =
-                                [this](const ControlCommand& command, const ControlCaller& caller,
-                                       const std::shared_ptr<ControlAnswer>& answer) {
-                                    return commands_->carry_out(command, caller, answer);
-                                },
-                            .why_late =
-                                [this](const ControlCommand& command, ControlAnswer::Given given) {
-                                    return commands_->why_late(command, given);
-                                },
-                            .begin_thread =
-                                [cpus = helper_cpus(cores)] { become_helper(ControlSocket::kThreadName, cpus); }});
+        ControlSocket::Ways{
+            .carry_out =
+                [this](const ControlCommand& command, const ControlCaller& caller,
+                       const std::shared_ptr<ControlAnswer>& answer) {
+                    return commands_->carry_out(command, caller, answer);
+                },
+            .why_late = [this](const ControlCommand& command,
+                               ControlAnswer::Given given) { return commands_->why_late(command, given); },
+            .begin_thread = [cpus = helper_cpus(cores)] { become_helper(ControlSocket::kThreadName, cpus); }});
     control_->start();
     log_info("pollctl may connect at {}", config_.control.path.native());
 }
@@ -148,9 +146,9 @@ bool Daemon::carry_out(const Order& order) {
     return false;
 }
 
-void Daemon::conclude(const Order& order, ControlJson result) {
+void Daemon::conclude(const Order& order, const ControlJson& result) {
     if (order.answer != nullptr) {
-        order.answer->done(std::move(result));
+        order.answer->done(result);
     }
 }
 
@@ -162,8 +160,9 @@ void Daemon::drain(const Order& order, bool yes) {
         service->admit_peers(!yes);
     }
     state_.store(yes ? State::draining : State::serving, std::memory_order_relaxed);
-    log_info("{} {}", order.by, yes ? "drains the daemon: it takes no new processes and connections"
-                                    : "ends the draining: the daemon takes new processes and connections");
+    log_info("{} {}", order.by,
+             yes ? "drains the daemon: it takes no new processes and connections"
+                 : "ends the draining: the daemon takes new processes and connections");
     conclude(order, {{"state", yes ? "draining" : "serving"}});
 }
 

@@ -47,7 +47,7 @@ private:
     /// Returns true if the daemon has to stop.
     [[nodiscard]] bool carry_out(const Order& order);
     /// Answers the operator, if it was one who asked.
-    static void conclude(const Order& order, ControlJson result);
+    static void conclude(const Order& order, const ControlJson& result);
     void drain(const Order& order, bool yes);
     /// Returns the health of all threads that the watchdog checks. Called on the watchdog's and the control socket's
     /// threads.

@@ -2,8 +2,8 @@
 //
 // Life: the constructor listens, and checks that the device can make the service's queue pairs; then start(),
 // begin_drain() and close() follow. The destructor closes a service that is still open.
-// Thread safety: one thread calls these functions; name(), address() and connections() may be called by any. A service has its own threads; they start with the affinity of the
-// thread that calls start().
+// Thread safety: one thread calls these functions; name(), address() and connections() may be called by any. A service
+// has its own threads; they start with the affinity of the thread that calls start().
 #pragma once
 
 #include <cstddef>

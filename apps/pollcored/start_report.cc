@@ -65,7 +65,8 @@ void log_services(const std::vector<std::unique_ptr<Service>>& services) {
 
 void log_attached(const AttachCounts& counts) {
     log_info(
-        "attached since the start: {}; {} detached, {} died or hung up, {} were ended for corrupting their rings, {} by "
+        "attached since the start: {}; {} detached, {} died or hung up, {} were ended for corrupting their rings, {} "
+        "by "
         "an operator; {} refused. The longest clean-up took {:.1f} ms",
         processes(counts.attached), counts.detached, counts.died, counts.evicted, counts.disconnected, counts.refused,
         static_cast<double>(counts.longest_clean_up.count()) / 1000);

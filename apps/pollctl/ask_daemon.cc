@@ -36,7 +36,8 @@ UniqueFd connect_to(const std::string& path, Clock::time_point deadline) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     if (path.empty() || path.size() >= sizeof(address.sun_path)) {
-        throw NoDaemon(fmt::format("\"{}\": a socket's path has 1 to {} characters", path, sizeof(address.sun_path) - 1));
+        throw NoDaemon(
+            fmt::format("\"{}\": a socket's path has 1 to {} characters", path, sizeof(address.sun_path) - 1));
     }
     std::memcpy(address.sun_path, path.c_str(), path.size());
     UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -66,9 +67,10 @@ void await(int socket, short events, Clock::time_point deadline, const std::stri
     for (;;) {
         const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
         if (left <= 0) {
-            throw NoDaemon(fmt::format("the daemon at {} gives no answer in time (--answer-within); it may carry the "
-                                       "command out all the same",
-                                       path));
+            throw NoDaemon(
+                fmt::format("the daemon at {} gives no answer in time (--answer-within); it may carry the "
+                            "command out all the same",
+                            path));
         }
         if (::poll(&ready, 1, static_cast<int>(std::min<std::int64_t>(left, 60'000))) > 0) {
             return;
@@ -137,8 +139,8 @@ Json ask(const std::string& path, const Json& command, std::chrono::milliseconds
         }
     }
     if (text.empty()) {
-        throw NoDaemon(fmt::format("what listens at {} hangs up: it is no control socket, or the daemon has just ended",
-                                   path));
+        throw NoDaemon(
+            fmt::format("what listens at {} hangs up: it is no control socket, or the daemon has just ended", path));
     }
     return result_of(text, path);
 }

@@ -47,7 +47,8 @@ void put_disconnect(const CtlCommandLine& line, Options& options) {
     }
     const std::optional<std::uint32_t> number = as_number(line.disconnect_which);
     if (!number || !line.device.empty()) {
-        throw CLI::ValidationError("disconnect process", "a process has a number, as `pollctl list processes` shows it");
+        throw CLI::ValidationError("disconnect process",
+                                   "a process has a number, as `pollctl list processes` shows it");
     }
     options.grace = milliseconds(line.grace);
     options.until_gone = number;
@@ -105,7 +106,8 @@ CtlCommandLine::CtlCommandLine() : socket("/run/pollcore/control.sock") {
         ->type_name("SECONDS")
         ->check(CLI::Range(0.0, kHour).description(""))
         ->capture_default_str();
-    of_disconnect->add_option("--device", device, "The queue pair's device, if several have a queue pair of this number")
+    of_disconnect
+        ->add_option("--device", device, "The queue pair's device, if several have a queue pair of this number")
         ->type_name("DEVICE");
     of_drain = app.add_subcommand("drain", "Take no new processes and connections");
     of_drain->add_option("--wait", drain_wait, "Then wait until the last one is gone, for this time at most")
@@ -120,9 +122,13 @@ CtlCommandLine::CtlCommandLine() : socket("/run/pollcore/control.sock") {
         ->type_name("{error,warning,info,debug}");
     of_health = app.add_subcommand("health", "Say whether the daemon's threads make progress");
     of_version = app.add_subcommand("version", "Show the daemon's version");
-    help.show(app, {{"--socket", "The daemon's control socket"}, {"--json"}, {"--answer-within", "How long to wait for an answer"}, {"--version"}});
-    help.show(*of_list, {{"kind", "workers, devices, services, processes, sessions, queue-pairs, shared-receive-queues, "
-                                  "receive-pools, listeners, memory-regions"}});
+    help.show(app, {{"--socket", "The daemon's control socket"},
+                    {"--json"},
+                    {"--answer-within", "How long to wait for an answer"},
+                    {"--version"}});
+    help.show(*of_list, {{"kind",
+                          "workers, devices, services, processes, sessions, queue-pairs, shared-receive-queues, "
+                          "receive-pools, listeners, memory-regions"}});
     help.show(*of_show, {{"what", "process"}, {"number"}});
     help.show(*of_disconnect, {{"what", "process, queue-pair"}, {"which"}, {"--timeout"}, {"--device"}});
     help.show(*of_drain, {{"--wait"}});
@@ -132,8 +138,9 @@ CtlCommandLine::CtlCommandLine() : socket("/run/pollcore/control.sock") {
 std::vector<manual::Section> CtlCommandLine::sections() {
     return {{"Exit status",
              {{"0", "Done. With health: all threads make progress."},
-              {"1", "The daemon refused the command or could not carry it out; stderr has the reason. With health: a "
-                    "thread hangs."},
+              {"1",
+               "The daemon refused the command or could not carry it out; stderr has the reason. With health: a "
+               "thread hangs."},
               {"2", "The command line is wrong."},
               {"3", "There is no daemon at the socket, it gives no answer, or this user may not give commands."}}},
             {"Who may give commands",

@@ -43,9 +43,10 @@ void await_gone(const Options& options, std::uint32_t process, std::chrono::mill
             return;
         }
         if (Clock::now() >= deadline) {
-            throw Refused(fmt::format("process {} is still being taken down; is a worker or a device hanging? See "
-                                      "pollctl health",
-                                      process));
+            throw Refused(
+                fmt::format("process {} is still being taken down; is a worker or a device hanging? See "
+                            "pollctl health",
+                            process));
         }
         std::this_thread::sleep_for(kAskEvery);
     }

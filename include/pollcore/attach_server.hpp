@@ -32,7 +32,7 @@ struct AttachCounts {
     std::uint64_t died = 0;      ///< processes that died or hung up
     /// Processes whose requests in flight were not all flushed in time. The runtime completed the remaining requests.
     std::uint64_t cut_short = 0;
-    std::uint32_t now = 0;  ///< processes that are attached or being taken down now
+    std::uint32_t now = 0;           ///< processes that are attached or being taken down now
     std::uint64_t disconnected = 0;  ///< processes that disconnect() ended
     /// Longest time from the death or eviction of a process until all its objects were released.
     std::chrono::microseconds longest_clean_up{0};

@@ -153,8 +153,9 @@ wire::Packet AttachedState::exchange(std::uint64_t id, std::span<const std::byte
     const auto deadline = Clock::now() + within;
     const auto ended = [this] {  // called with mutex_ held
         return stopped_              ? Error(ESHUTDOWN, "the attachment is stopped")
-               : why_ending_.empty() ? Error(ECONNRESET, "the daemon is gone, or has ended this attachment; its log "
-                                                         "says why")
+               : why_ending_.empty() ? Error(ECONNRESET,
+                                             "the daemon is gone, or has ended this attachment; its log "
+                                             "says why")
                                      : Error(ECONNRESET, "the daemon has ended this attachment: " + why_ending_);
     };
     Question question;

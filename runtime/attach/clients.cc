@@ -350,7 +350,8 @@ Clients::Clock::time_point Clients::turns(Clock::time_point now) {
         if (client.attached->ended()) {
             forget_ended(number);
         } else {
-            next = std::min({next, client.look_at, client.attached->ending() ? Clock::time_point::max() : client.end_at});
+            next =
+                std::min({next, client.look_at, client.attached->ending() ? Clock::time_point::max() : client.end_at});
         }
     }
     if (left <= 0) {

@@ -61,7 +61,7 @@ private:
         std::unique_ptr<AttachedClient> attached;
         Clock::time_point look_at{};  // the time by which this process's next turn is due
         Clock::time_point end_began{};
-        std::string why;  // why the process ends; empty if it detaches
+        std::string why;                                      // why the process ends; empty if it detaches
         Clock::time_point end_at = Clock::time_point::max();  // when disconnect() ends it
         std::string end_why;
     };

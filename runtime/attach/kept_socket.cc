@@ -38,7 +38,8 @@ void KeptSocket::look(Clock::time_point now, const std::function<void()>& accept
         // A reason is logged only if it differs from the last one.
         if (why_not_anew_ != error.what()) {
             why_not_anew_ = error.what();
-            log_warning("{}: {} was removed, and cannot be made anew yet: {}", what_, place_.path.native(), error.what());
+            log_warning("{}: {} was removed, and cannot be made anew yet: {}", what_, place_.path.native(),
+                        error.what());
         }
     }
 }

@@ -28,10 +28,11 @@ public:
     /// As ListeningSocket::accept().
     [[nodiscard]] ForeignFd accept() const noexcept { return socket_->accept(); }
 
-    /// Call this at least every kLookEvery. If the file is gone, makes a new socket: first calls `accept_waiting`, which
-    /// accepts the connections that wait at the old socket, and then `use` with the new socket's descriptor. If `use`
-    /// throws an Error, the next look tries again.
-    void look(Clock::time_point now, const std::function<void()>& accept_waiting, const std::function<void(int fd)>& use);
+    /// Call this at least every kLookEvery. If the file is gone, makes a new socket: first calls `accept_waiting`,
+    /// which accepts the connections that wait at the old socket, and then `use` with the new socket's descriptor. If
+    /// `use` throws an Error, the next look tries again.
+    void look(Clock::time_point now, const std::function<void()>& accept_waiting,
+              const std::function<void(int fd)>& use);
 
 private:
     const SocketPlace place_;

@@ -47,7 +47,8 @@ void check_paths(const Config& config, const Origin& origin) {
                           "the absolute path of a directory that exists");
         }
     }
-    for (const auto& [key, path] : {std::pair("attach.path", &config.attach.path), {"control.path", &config.control.path}}) {
+    for (const auto& [key, path] :
+         {std::pair("attach.path", &config.attach.path), {"control.path", &config.control.path}}) {
         if (const Refusal why = path->empty() ? std::nullopt : check_socket_path(*path)) {
             origin.refuse(key, toml_quoted(path->native()), *why,
                           "a path in a directory that exists, at which there is nothing or a socket");

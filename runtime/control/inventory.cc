@@ -35,16 +35,15 @@ std::vector<inventory::Worker> RuntimeState::workers_here() const {
     for (std::size_t i = 0; i < workers_.size(); ++i) {
         const WorkerSlot& worker = *workers_[i];
         const auto there = [](const auto& slot) { return slot != nullptr; };
-        all.push_back(
-            {.name = worker.config.name,
-             .core = worker.config.core,
-             .thread = worker.thread != nullptr ? worker.thread->thread_id() : 0,
-             .sessions = static_cast<std::uint64_t>(
-                 std::count_if(worker.sessions.begin(), worker.sessions.end(), [](auto id) { return id != 0; })),
-             .queue_pairs = static_cast<std::uint64_t>(std::count_if(
-                 qps_.begin(), qps_.end(), [&](const auto& qp) { return qp != nullptr && qp->worker == i; })),
-             .completion_queues =
-                 static_cast<std::uint64_t>(std::count_if(worker.cqs.begin(), worker.cqs.end(), there))});
+        all.push_back({.name = worker.config.name,
+                       .core = worker.config.core,
+                       .thread = worker.thread != nullptr ? worker.thread->thread_id() : 0,
+                       .sessions = static_cast<std::uint64_t>(std::count_if(
+                           worker.sessions.begin(), worker.sessions.end(), [](auto id) { return id != 0; })),
+                       .queue_pairs = static_cast<std::uint64_t>(std::count_if(
+                           qps_.begin(), qps_.end(), [&](const auto& qp) { return qp != nullptr && qp->worker == i; })),
+                       .completion_queues =
+                           static_cast<std::uint64_t>(std::count_if(worker.cqs.begin(), worker.cqs.end(), there))});
     }
     return all;
 }

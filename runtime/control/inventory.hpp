@@ -65,7 +65,7 @@ struct ReceivePool {
     std::string device;
     std::uint32_t session = 0;
     std::uint32_t process = 0;
-    bool ring = false;  ///< a write ring
+    bool ring = false;         ///< a write ring
     std::uint32_t queues = 0;  ///< queue pairs and shared receive queues that take buffers from it
 };
 struct Listener {

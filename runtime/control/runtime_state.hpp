@@ -96,7 +96,8 @@ public:
     /// none of the served processes.
     virtual bool session_broken(std::uint32_t session) = 0;
     /// The attached process that has this listener; 0: none.
-    [[nodiscard]] virtual std::uint32_t owner_of_listener(std::uint32_t device, std::uint64_t listener) const noexcept = 0;
+    [[nodiscard]] virtual std::uint32_t owner_of_listener(std::uint32_t device,
+                                                          std::uint64_t listener) const noexcept = 0;
     /// Calls `take` for each attached process.
     virtual void each_process(const std::function<void(const ProcessFigures&)>& take) = 0;
     /// The runtime ends. After this call returns, the host must not use the runtime.
@@ -238,8 +239,8 @@ public:
     /// Runs `job` on the control thread and waits for it. Must be called from another thread. Throws the job's
     /// exception.
     void call(std::function<void()> job);
-    /// Runs `job` on the control thread and returns its result. On the control thread itself, runs `job` at once. Throws
-    /// as the calls of ControlSide: Error(ETIMEDOUT) if `job` has not begun within Config::hang_limit.
+    /// Runs `job` on the control thread and returns its result. On the control thread itself, runs `job` at once.
+    /// Throws as the calls of ControlSide: Error(ETIMEDOUT) if `job` has not begun within Config::hang_limit.
     template <class F>
     auto ask(F&& job) {
         return executor_->run(std::forward<F>(job));

@@ -21,10 +21,32 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::array<std::string_view, 26> kWords{
-    "{", "}", "[", "]", ":", ",", "\"protocol\": 1", "\"command\"", "\"list\"", "\"kind\"", "\"workers\"",
-    "\"disconnect-process\"", "\"process\"", "\"grace_ms\"", "\"disconnect-queue-pair\"", "\"queue_pair\"", "\"device\"",
-    "\"set-log-level\"", "\"level\"", "\"debug\"", "17", "-1", "1e99", "\"\\u0000\"", "null", "\"result\""};
+constexpr std::array<std::string_view, 26> kWords{"{",
+                                                  "}",
+                                                  "[",
+                                                  "]",
+                                                  ":",
+                                                  ",",
+                                                  "\"protocol\": 1",
+                                                  "\"command\"",
+                                                  "\"list\"",
+                                                  "\"kind\"",
+                                                  "\"workers\"",
+                                                  "\"disconnect-process\"",
+                                                  "\"process\"",
+                                                  "\"grace_ms\"",
+                                                  "\"disconnect-queue-pair\"",
+                                                  "\"queue_pair\"",
+                                                  "\"device\"",
+                                                  "\"set-log-level\"",
+                                                  "\"level\"",
+                                                  "\"debug\"",
+                                                  "17",
+                                                  "-1",
+                                                  "1e99",
+                                                  "\"\\u0000\"",
+                                                  "null",
+                                                  "\"result\""};
 
 constexpr std::array<std::string_view, 5> kSound{
     R"({"protocol": 1, "command": "list", "kind": "queue-pairs"})",

@@ -107,9 +107,9 @@ TEST(ControlAnswerTest, IsMadeByTheThreadThatWaits) {
     std::thread::id made_by;
     ControlAnswer answer([] {});
     std::thread([&] {
-        answer.done([&] {
+        answer.done_by([&] {
             made_by = std::this_thread::get_id();
-            return ControlJson{{"b", true}};
+            return answer_around(R"({"b":true})");
         });
     }).join();
     EXPECT_EQ(answer.take(), R"({"protocol":1,"result":{"b":true}})");

@@ -39,18 +39,17 @@ protected:
         std::filesystem::permissions(directory_.path(), std::filesystem::perms(0755));
         socket_ = std::make_unique<ControlSocket>(
             config, ControlSocket::Ways{
-                        .carry_out =
-                            [this](const ControlCommand& command, const ControlCaller& caller,
-                                   const std::shared_ptr<ControlAnswer>& answer) -> std::chrono::milliseconds {
-                                const std::lock_guard lock(mutex_);
-                                callers_ += caller.text() + ";";
-                                if (command.what == ControlCommand::What::version) {
-                                    unanswered_ = answer;
-                                    return wait_;
-                                }
-                                answer->done({{"size", std::string(size_, 'x')}});
-                                return 1h;
-                            },
+                        .carry_out = [this](const ControlCommand& command, const ControlCaller& caller,
+                                            const std::shared_ptr<ControlAnswer>& answer) -> std::chrono::milliseconds {
+                            const std::lock_guard lock(mutex_);
+                            callers_ += caller.text() + ";";
+                            if (command.what == ControlCommand::What::version) {
+                                unanswered_ = answer;
+                                return wait_;
+                            }
+                            answer->done({{"size", std::string(size_, 'x')}});
+                            return 1h;
+                        },
                         .why_late = [](const ControlCommand&, ControlAnswer::Given) { return "it is late"; },
                         .begin_thread = [] {}});
         socket_->start();

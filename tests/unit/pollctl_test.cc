@@ -37,7 +37,8 @@ TEST(PollctlOptions, BecomeTheDaemonsCommands) {
     for (const char* const name : {"drain", "resume", "stop", "reload", "health", "version"}) {
         EXPECT_EQ(command({name}), R"({"protocol":1,"command":")" + std::string(name) + "\"}");
     }
-    const ParsedOptions all = parse({"--socket", "/tmp/s", "--answer-within", "2.5", "drain", "--wait", "60", "--json"});
+    const ParsedOptions all =
+        parse({"--socket", "/tmp/s", "--answer-within", "2.5", "drain", "--wait", "60", "--json"});
     ASSERT_TRUE(all.options);
     EXPECT_EQ(all.options->socket, "/tmp/s");
     EXPECT_TRUE(all.options->json);
@@ -83,17 +84,20 @@ TEST(PollctlAnswer, OfSomethingElseIsNone) {
         EXPECT_THROW((void)result_of(text, "/s"), NoDaemon) << text;
     }
     EXPECT_THROW((void)result_of(std::string(1'000'000, '['), "/s"), NoDaemon);
-    EXPECT_THROW((void)result_of(R"({"protocol":1,"result":)" + std::string(100'000, '[') + std::string(100'000, ']') + "}", "/s"),
+    EXPECT_THROW((void)result_of(
+                     R"({"protocol":1,"result":)" + std::string(100'000, '[') + std::string(100'000, ']') + "}", "/s"),
                  NoDaemon);
 }
 
 TEST(PollctlView, ShowsListsAsTables) {
-    EXPECT_EQ(view_of(Json::parse(R"({"queue_pairs":[{"qp_num":7,"name":"a","up":true},{"qp_num":12,"name":"bcd","up":false}]})")),
+    EXPECT_EQ(view_of(Json::parse(
+                  R"({"queue_pairs":[{"qp_num":7,"name":"a","up":true},{"qp_num":12,"name":"bcd","up":false}]})")),
               "qp num  name  up\n"
               "     7  a     yes\n"
               "    12  bcd   no\n");
     EXPECT_EQ(view_of(Json::parse(R"({"queue_pairs":[]})")), "no queue pairs\n");
-    EXPECT_EQ(view_of(Json::parse(R"({"pid":7,"user_most":null,"list":["a","b"],"rows":[{"most":null},{"most":3}],"none":[]})")),
+    EXPECT_EQ(view_of(Json::parse(
+                  R"({"pid":7,"user_most":null,"list":["a","b"],"rows":[{"most":null},{"most":3}],"none":[]})")),
               "pid: 7\n"
               "user most: -\n"
               "list: a, b\n"
@@ -108,9 +112,12 @@ TEST(PollctlView, ShowsListsAsTables) {
 TEST(PollctlView, MakesTextsOfStrangersHarmless) {
     EXPECT_EQ(safe("client 7 \"gateway\" \\x1b"), "client 7 \"gateway\" \\x1b") << "as it is";
     EXPECT_EQ(safe("a\x1b[2Jb\n\xff"), "a\\x1b[2Jb\\x0a\\xff");
-    const std::string shown = view_of(Json::parse(R"({"rows":[{"a\u001b":"\u001b]0;x\u0007","b":[1,{"c\n":"\u009b"}]},7,{}],"x\n":"\u0000"})"));
-    EXPECT_EQ(shown.find_first_not_of("\n !\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz{|}~"),
-              std::string::npos)
+    const std::string shown = view_of(
+        Json::parse(R"({"rows":[{"a\u001b":"\u001b]0;x\u0007","b":[1,{"c\n":"\u009b"}]},7,{}],"x\n":"\u0000"})"));
+    EXPECT_EQ(
+        shown.find_first_not_of(
+            "\n !\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz{|}~"),
+        std::string::npos)
         << shown;
     EXPECT_NE(shown.find("\\x1b]0;x\\x07"), std::string::npos) << shown;
 }
