@@ -66,9 +66,11 @@ bool AttachServer::paused() const noexcept {
     return server_->connections.paused();
 }
 std::vector<AttachedProcess> AttachServer::processes() const {
+    require_own_process(server_->runtime);
     return server_->clients.processes();
 }
 bool AttachServer::disconnect(std::uint32_t process, const std::string& reason, std::chrono::milliseconds grace) {
+    require_own_process(server_->runtime);
     return server_->clients.disconnect(process, reason, grace);
 }
 AttachCounts AttachServer::counts() const {

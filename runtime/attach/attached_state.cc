@@ -152,11 +152,12 @@ wire::Packet AttachedState::exchange(std::uint64_t id, std::span<const std::byte
                                      std::span<const int> descriptors, std::chrono::milliseconds within) {
     const auto deadline = Clock::now() + within;
     const auto ended = [this] {  // called with mutex_ held
-        return stopped_              ? Error(ESHUTDOWN, "the attachment is stopped")
-               : why_ending_.empty() ? Error(ECONNRESET,
-                                             "the daemon is gone, or has ended this attachment; its log "
-                                             "says why")
-                                     : Error(ECONNRESET, "the daemon has ended this attachment: " + why_ending_);
+        if (stopped_) {
+            return Error(ESHUTDOWN, "the attachment is stopped");
+        }
+        return Error(ECONNRESET, why_ending_.empty()
+                                     ? "the daemon is gone, or has ended this attachment; its log says why"
+                                     : "the daemon has ended this attachment: " + why_ending_);
     };
     Question question;
     {

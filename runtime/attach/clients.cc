@@ -101,10 +101,11 @@ bool Clients::disconnect(std::uint32_t number, const std::string& reason, std::c
             return false;
         }
         Client& client = found->second;
-        client.end_why = reason;
+        std::string why = reason;  // what needs memory comes first (D29)
+        client.attached->tell({.type = EventType::stopping, .text = "this process " + reason}, number);
+        client.end_why = std::move(why);
         // With an earlier call, the process has the shorter one of the two times.
         client.end_at = std::min(client.end_at, runtime_.platform->now() + grace);
-        client.attached->tell({.type = EventType::stopping, .text = "this process " + reason}, number);
         look();
         return true;
     });
