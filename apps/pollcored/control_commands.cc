@@ -21,7 +21,6 @@ namespace pollcore::daemon {
 namespace {
 
 using What = ControlCommand::What;
-using inventory::QueuePair;
 
 bool is_of_main_thread(What what) noexcept {
     return what == What::drain || what == What::resume || what == What::stop || what == What::reload;
@@ -33,7 +32,7 @@ std::optional<std::uint32_t> as_number(const std::string& text) noexcept {
     return error == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
 }
 
-std::string called(const QueuePair& qp) {
+std::string called(const ListedQueuePair& qp) {
     const std::string owner = qp.process == 0 ? "of this process" : fmt::format("of client {}", qp.process);
     return qp.name.view().empty() ? fmt::format("queue pair {} {}", qp.qp_num, owner)
                                   : fmt::format("queue pair {} {} {}", qp.qp_num, printable(qp.name.view()), owner);
@@ -237,9 +236,9 @@ void ControlCommands::disconnect_process(const ControlCommand& command, const st
 
 void ControlCommands::disconnect_queue_pair(const ControlCommand& command, const std::string& who,
                                             ControlAnswer& answer) {
-    std::vector<QueuePair> fitting = runtime_.queue_pairs_here();
+    std::vector<ListedQueuePair> fitting = runtime_.queue_pairs_here();
     const std::optional<std::uint32_t> number = as_number(command.queue_pair);
-    std::erase_if(fitting, [&](const QueuePair& each) {
+    std::erase_if(fitting, [&](const ListedQueuePair& each) {
         const bool wanted = each.name.view() == command.queue_pair || number == each.qp_num;
         return !wanted || (!command.device.empty() && each.device != command.device);
     });
@@ -248,7 +247,7 @@ void ControlCommands::disconnect_queue_pair(const ControlCommand& command, const
     }
     if (fitting.size() > 1) {
         std::string names;
-        for (const QueuePair& each : fitting) {
+        for (const ListedQueuePair& each : fitting) {
             if (names.size() > 1000) {
                 names += ", and others";
                 break;
@@ -258,7 +257,7 @@ void ControlCommands::disconnect_queue_pair(const ControlCommand& command, const
         return answer.fail(
             fmt::format("{} queue pairs are called so: {}; give the number, and the device", fitting.size(), names));
     }
-    const QueuePair& qp = fitting.front();
+    const ListedQueuePair& qp = fitting.front();
     runtime_.disconnect(qp.handle);
     log_info("{} disconnected {}", who, called(qp));
     answer.done({{"qp_num", qp.qp_num}, {"process", qp.process}, {"device", qp.device}});

@@ -38,20 +38,20 @@ ControlJson limit_of(std::uint64_t most) {
 
 }  // namespace
 
-ControlJson row_of(const inventory::Worker& one) {
+ControlJson row_of(const ListedWorker& one) {
     return ControlJson{{"name", harmless(one.name)},     {"core", one.core},
                        {"thread", one.thread},           {"sessions", one.sessions},
                        {"queue_pairs", one.queue_pairs}, {"completion_queues", one.completion_queues}};
 }
 
-ControlJson row_of(const inventory::Device& one) {
+ControlJson row_of(const ListedDevice& one) {
     return ControlJson{{"name", harmless(one.name)},
                        {"process", one.process},
                        {"lost", one.lost},
                        {"description", harmless(one.description)}};
 }
 
-ControlJson row_of(const inventory::Session& one) {
+ControlJson row_of(const ListedSession& one) {
     return ControlJson{{"session", one.number},
                        {"name", harmless(one.name.view())},
                        {"process", one.process},
@@ -61,25 +61,20 @@ ControlJson row_of(const inventory::Session& one) {
                        {"bytes", one.bytes}};
 }
 
-ControlJson row_of(const inventory::QueuePair& one) {
-    return ControlJson{{"qp_num", one.qp_num},
-                       {"name", harmless(one.name.view())},
-                       {"process", one.process},
-                       {"session", one.session},
-                       {"worker", harmless(one.worker)},
-                       {"device", harmless(one.device)},
-                       {"type", inventory::type_name(one.type)},
-                       {"state", inventory::state_name(one.state)},
-                       {"flow", flow_control_name(one.flow)}};
+ControlJson row_of(const ListedQueuePair& one) {
+    return ControlJson{
+        {"qp_num", one.qp_num},           {"name", harmless(one.name.view())}, {"process", one.process},
+        {"session", one.session},         {"worker", harmless(one.worker)},    {"device", harmless(one.device)},
+        {"type", qp_type_name(one.type)}, {"state", qp_state_name(one.state)}, {"flow", flow_control_name(one.flow)}};
 }
 
-ControlJson row_of(const inventory::SharedReceiveQueue& one) {
+ControlJson row_of(const ListedSharedReceiveQueue& one) {
     return ControlJson{
         {"shared_receive_queue", one.number}, {"process", one.process}, {"session", one.session},
         {"device", harmless(one.device)},     {"depth", one.depth},     {"queue_pairs", one.queue_pairs}};
 }
 
-ControlJson row_of(const inventory::ReceivePool& one) {
+ControlJson row_of(const ListedReceivePool& one) {
     return ControlJson{{"receive_pool", one.number},
                        {"process", one.process},
                        {"session", one.session},
@@ -88,7 +83,7 @@ ControlJson row_of(const inventory::ReceivePool& one) {
                        {"queues", one.queues}};
 }
 
-ControlJson row_of(const inventory::Listener& one) {
+ControlJson row_of(const ListedListener& one) {
     return ControlJson{{"listener", one.number},
                        {"process", one.process},
                        {"device", harmless(one.device)},
@@ -96,7 +91,7 @@ ControlJson row_of(const inventory::Listener& one) {
                        {"waiting", one.waiting}};
 }
 
-ControlJson row_of(const inventory::MemoryRegion& one) {
+ControlJson row_of(const ListedMemoryRegion& one) {
     return ControlJson{{"memory_region", one.number},
                        {"process", one.process},
                        {"device", harmless(one.device)},

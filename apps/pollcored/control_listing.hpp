@@ -24,14 +24,14 @@ struct ServiceFigures {
 };
 
 // A row is an object whose members are numbers, strings, booleans, or null for a limit that there is not.
-[[nodiscard]] ControlJson row_of(const inventory::Worker& one);
-[[nodiscard]] ControlJson row_of(const inventory::Device& one);
-[[nodiscard]] ControlJson row_of(const inventory::Session& one);
-[[nodiscard]] ControlJson row_of(const inventory::QueuePair& one);
-[[nodiscard]] ControlJson row_of(const inventory::SharedReceiveQueue& one);
-[[nodiscard]] ControlJson row_of(const inventory::ReceivePool& one);
-[[nodiscard]] ControlJson row_of(const inventory::Listener& one);
-[[nodiscard]] ControlJson row_of(const inventory::MemoryRegion& one);
+[[nodiscard]] ControlJson row_of(const ListedWorker& one);
+[[nodiscard]] ControlJson row_of(const ListedDevice& one);
+[[nodiscard]] ControlJson row_of(const ListedSession& one);
+[[nodiscard]] ControlJson row_of(const ListedQueuePair& one);
+[[nodiscard]] ControlJson row_of(const ListedSharedReceiveQueue& one);
+[[nodiscard]] ControlJson row_of(const ListedReceivePool& one);
+[[nodiscard]] ControlJson row_of(const ListedListener& one);
+[[nodiscard]] ControlJson row_of(const ListedMemoryRegion& one);
 [[nodiscard]] ControlJson row_of(const ServiceFigures& one);
 /// With a part of what the process holds.
 [[nodiscard]] ControlJson row_of(const AttachedProcess& one);

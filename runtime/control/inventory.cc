@@ -6,9 +6,8 @@
 #include "control/runtime_state.hpp"
 
 namespace pollcore {
-namespace inventory {
 
-std::string_view type_name(QpType type) noexcept {
+std::string_view qp_type_name(QpType type) noexcept {
     switch (type) {
         case QpType::rc: return "RC";
         case QpType::uc: return "UC";
@@ -17,7 +16,7 @@ std::string_view type_name(QpType type) noexcept {
     return "?";
 }
 
-std::string_view state_name(QpState state) noexcept {
+std::string_view qp_state_name(QpState state) noexcept {
     switch (state) {
         case QpState::reset: return "RESET";
         case QpState::init: return "INIT";
@@ -28,10 +27,8 @@ std::string_view state_name(QpState state) noexcept {
     return "?";
 }
 
-}  // namespace inventory
-
-std::vector<inventory::Worker> RuntimeState::workers_here() const {
-    std::vector<inventory::Worker> all;
+std::vector<ListedWorker> RuntimeState::workers_here() const {
+    std::vector<ListedWorker> all;
     for (std::size_t i = 0; i < workers_.size(); ++i) {
         const WorkerSlot& worker = *workers_[i];
         const auto there = [](const auto& slot) { return slot != nullptr; };
@@ -48,8 +45,8 @@ std::vector<inventory::Worker> RuntimeState::workers_here() const {
     return all;
 }
 
-std::vector<inventory::Device> RuntimeState::devices_here() const {
-    std::vector<inventory::Device> all;
+std::vector<ListedDevice> RuntimeState::devices_here() const {
+    std::vector<ListedDevice> all;
     for (const auto& device : devices_) {
         if (device->device != nullptr) {
             all.push_back({.name = device->client != 0 ? device->shared_name : device->config.name,
@@ -71,8 +68,8 @@ std::uint32_t RuntimeState::process_of_session_here(std::uint32_t session) const
     return found != sessions_.end() && found->second.client != nullptr ? found->second.client->id() : 0;
 }
 
-std::vector<inventory::Session> RuntimeState::sessions_here() const {
-    std::vector<inventory::Session> all;
+std::vector<ListedSession> RuntimeState::sessions_here() const {
+    std::vector<ListedSession> all;
     for (const auto& [number, session] : sessions_) {
         all.push_back({.number = number,
                        .name = session.name,
@@ -85,8 +82,8 @@ std::vector<inventory::Session> RuntimeState::sessions_here() const {
     return all;
 }
 
-std::vector<inventory::QueuePair> RuntimeState::queue_pairs_here() const {
-    std::vector<inventory::QueuePair> all;
+std::vector<ListedQueuePair> RuntimeState::queue_pairs_here() const {
+    std::vector<ListedQueuePair> all;
     for (const auto& qp : qps_) {
         if (qp == nullptr) {
             continue;
@@ -110,8 +107,8 @@ std::vector<inventory::QueuePair> RuntimeState::queue_pairs_here() const {
     return all;
 }
 
-std::vector<inventory::SharedReceiveQueue> RuntimeState::shared_receive_queues_here() const {
-    std::vector<inventory::SharedReceiveQueue> all;
+std::vector<ListedSharedReceiveQueue> RuntimeState::shared_receive_queues_here() const {
+    std::vector<ListedSharedReceiveQueue> all;
     for (const auto& srq : srqs_) {
         if (srq != nullptr) {
             all.push_back({.number = srq->handle.index,
@@ -125,8 +122,8 @@ std::vector<inventory::SharedReceiveQueue> RuntimeState::shared_receive_queues_h
     return all;
 }
 
-std::vector<inventory::ReceivePool> RuntimeState::receive_pools_here() const {
-    std::vector<inventory::ReceivePool> all;
+std::vector<ListedReceivePool> RuntimeState::receive_pools_here() const {
+    std::vector<ListedReceivePool> all;
     for (std::size_t i = 0; i < pools_.size(); ++i) {
         if (const PoolSlot* const pool = pools_[i].get(); pool != nullptr) {
             all.push_back({.number = static_cast<std::uint32_t>(i),
@@ -140,8 +137,8 @@ std::vector<inventory::ReceivePool> RuntimeState::receive_pools_here() const {
     return all;
 }
 
-std::vector<inventory::Listener> RuntimeState::listeners_here() {
-    std::vector<inventory::Listener> all;
+std::vector<ListedListener> RuntimeState::listeners_here() {
+    std::vector<ListedListener> all;
     const std::lock_guard lock(waiting_mutex_);
     for (const auto& [listener, waiting] : requests_) {
         const auto& [device, number] = listener;
@@ -157,8 +154,8 @@ std::vector<inventory::Listener> RuntimeState::listeners_here() {
     return all;
 }
 
-std::vector<inventory::MemoryRegion> RuntimeState::memory_regions_here() const {
-    std::vector<inventory::MemoryRegion> all;
+std::vector<ListedMemoryRegion> RuntimeState::memory_regions_here() const {
+    std::vector<ListedMemoryRegion> all;
     for (const auto& [number, region] : regions_) {
         const auto pd = pds_.find(region.pd);
         if (region.mr != nullptr && pd != pds_.end()) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "pollcore/flow_control.hpp"
@@ -13,11 +14,11 @@
 #include "pollcore/queue_pair.hpp"
 #include "session/text.hpp"
 
-namespace pollcore::inventory {
+namespace pollcore {
 
 // In all of them, `process` is the number of the attached process that has the thing; 0: the runtime's own process.
 
-struct Worker {
+struct ListedWorker {
     std::string name;
     std::uint32_t core = 0;
     int thread = 0;  ///< the kernel's number of its thread
@@ -25,13 +26,13 @@ struct Worker {
     std::uint64_t queue_pairs = 0;
     std::uint64_t completion_queues = 0;
 };
-struct Device {
+struct ListedDevice {
     std::string name;
     std::string description;
     std::uint32_t process = 0;  ///< the device was opened once more for this process
     bool lost = false;
 };
-struct Session {
+struct ListedSession {
     std::uint32_t number = 0;
     NameText name;
     std::string worker;
@@ -40,7 +41,7 @@ struct Session {
     std::uint32_t completion_slots = 0;
     std::uint64_t bytes = 0;  ///< of its rings
 };
-struct QueuePair {
+struct ListedQueuePair {
     std::uint32_t qp_num = 0;
     QpHandle handle;
     NameText name;
@@ -52,7 +53,7 @@ struct QueuePair {
     QpState state = QpState::init;
     FlowControl flow = FlowControl::off;
 };
-struct SharedReceiveQueue {
+struct ListedSharedReceiveQueue {
     std::uint32_t number = 0;
     std::string device;
     std::uint32_t session = 0;
@@ -60,7 +61,7 @@ struct SharedReceiveQueue {
     std::uint32_t depth = 0;
     std::uint32_t queue_pairs = 0;
 };
-struct ReceivePool {
+struct ListedReceivePool {
     std::uint32_t number = 0;
     std::string device;
     std::uint32_t session = 0;
@@ -68,14 +69,14 @@ struct ReceivePool {
     bool ring = false;         ///< a write ring
     std::uint32_t queues = 0;  ///< queue pairs and shared receive queues that take buffers from it
 };
-struct Listener {
+struct ListedListener {
     std::uint64_t number = 0;
     std::string device;
     std::string address;
     std::uint32_t process = 0;
     std::uint64_t waiting = 0;  ///< connection requests that nobody has answered yet
 };
-struct MemoryRegion {
+struct ListedMemoryRegion {
     std::uint64_t number = 0;
     std::string device;
     std::uint32_t process = 0;
@@ -83,8 +84,8 @@ struct MemoryRegion {
 };
 
 /// "RC", "UC" or "UD".
-[[nodiscard]] std::string_view type_name(QpType type) noexcept;
+[[nodiscard]] std::string_view qp_type_name(QpType type) noexcept;
 /// The verbs' name of a state: "RESET", "INIT", "RTS", "ERR".
-[[nodiscard]] std::string_view state_name(QpState state) noexcept;
+[[nodiscard]] std::string_view qp_state_name(QpState state) noexcept;
 
-}  // namespace pollcore::inventory
+}  // namespace pollcore

@@ -383,14 +383,14 @@ public:
     void keep_until_end(std::shared_ptr<void> what) { kept_.push_back(std::move(what)); }
 
     // inventory.cc: what there is. For a daemon, which calls these in jobs (ask(), post()).
-    [[nodiscard]] std::vector<inventory::Worker> workers_here() const;
-    [[nodiscard]] std::vector<inventory::Device> devices_here() const;
-    [[nodiscard]] std::vector<inventory::Session> sessions_here() const;
-    [[nodiscard]] std::vector<inventory::QueuePair> queue_pairs_here() const;
-    [[nodiscard]] std::vector<inventory::SharedReceiveQueue> shared_receive_queues_here() const;
-    [[nodiscard]] std::vector<inventory::ReceivePool> receive_pools_here() const;
-    [[nodiscard]] std::vector<inventory::Listener> listeners_here();
-    [[nodiscard]] std::vector<inventory::MemoryRegion> memory_regions_here() const;
+    [[nodiscard]] std::vector<ListedWorker> workers_here() const;
+    [[nodiscard]] std::vector<ListedDevice> devices_here() const;
+    [[nodiscard]] std::vector<ListedSession> sessions_here() const;
+    [[nodiscard]] std::vector<ListedQueuePair> queue_pairs_here() const;
+    [[nodiscard]] std::vector<ListedSharedReceiveQueue> shared_receive_queues_here() const;
+    [[nodiscard]] std::vector<ListedReceivePool> receive_pools_here() const;
+    [[nodiscard]] std::vector<ListedListener> listeners_here();
+    [[nodiscard]] std::vector<ListedMemoryRegion> memory_regions_here() const;
 
     /// Any thread may call this. Does not use the control thread.
     [[nodiscard]] Health health() const;

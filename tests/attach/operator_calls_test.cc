@@ -114,12 +114,12 @@ TEST_F(OperatorTest, SeesWhoseEachObjectIs) {
 
     const auto queue_pairs = state.ask([&] { return state.queue_pairs_here(); });
     ASSERT_EQ(queue_pairs.size(), 2u);
-    for (const inventory::QueuePair& one : queue_pairs) {
+    for (const ListedQueuePair& one : queue_pairs) {
         EXPECT_EQ(one.process, client);
         EXPECT_EQ(one.device, "net0");
         EXPECT_EQ(one.worker, "w0");
-        EXPECT_EQ(inventory::type_name(one.type), "RC");
-        EXPECT_EQ(inventory::state_name(one.state), "RTS");
+        EXPECT_EQ(qp_type_name(one.type), "RC");
+        EXPECT_EQ(qp_state_name(one.state), "RTS");
     }
     const auto sessions = state.ask([&] { return state.sessions_here(); });
     ASSERT_EQ(sessions.size(), 2u);
@@ -129,7 +129,7 @@ TEST_F(OperatorTest, SeesWhoseEachObjectIs) {
     EXPECT_EQ(sessions[1].name.view(), "own");
     const auto listeners = state.ask([&] { return state.listeners_here(); });
     ASSERT_EQ(listeners.size(), 2u);
-    for (const inventory::Listener& one : listeners) {
+    for (const ListedListener& one : listeners) {
         EXPECT_EQ(one.process, one.address == "theirs" ? client : 0) << one.address;
     }
     const auto regions = state.ask([&] { return state.memory_regions_here(); });
