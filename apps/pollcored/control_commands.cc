@@ -129,7 +129,7 @@ void ControlCommands::post(const std::shared_ptr<ControlAnswer>& answer, Job job
 
 void ControlCommands::order(Order::What what, const ControlCaller& caller,
                             const std::shared_ptr<ControlAnswer>& answer) {
-    ways_.order({.what = what, .by_signal = false, .by = "control: " + caller.text(), .answer = answer});
+    ways_.order({.what = what, .by = "control: " + caller.text(), .answer = answer});
 }
 
 ControlJson ControlCommands::status() const {

@@ -11,6 +11,7 @@
 
 #include "base/log.hpp"
 #include "base/log_writer.hpp"
+#include "config/schema.hpp"
 #include "control/eal.hpp"
 #include "control_cores.hpp"
 #include "daemon_exit_code.hpp"
@@ -29,9 +30,7 @@ constexpr auto kShutdownEvery = 5ms;  // how often the main thread checks for th
 // EAL.
 constexpr auto kShutdownReserve = 10s;
 
-std::string text_of(ServiceConfig::Kind kind) {
-    return kind == ServiceConfig::Kind::echo ? "echo" : "memory";
-}
+constexpr config::ChoiceRule<ServiceConfig::Kind> kServiceKindRule{config::kServiceKinds};
 
 }  // namespace
 
@@ -185,7 +184,7 @@ std::vector<ServiceFigures> Daemon::service_figures() const {
                                          [&](const ServiceConfig& each) { return each.name == service->name(); });
         if (config != config_.services.end()) {
             all.push_back({.name = service->name(),
-                           .kind = text_of(config->kind),
+                           .kind = std::string(kServiceKindRule.word_of(config->kind)),
                            .device = config->device,
                            .address = service->address(),
                            .connections = service->connections(),
@@ -331,10 +330,12 @@ bool Daemon::drain_and_stop() {
     for (const auto& service : services_) {
         whole = service->close() && whole;
     }
+    std::vector<std::unique_ptr<Service>> ended;
     {
         const std::lock_guard lock(services_mutex_);
-        services_.clear();
+        ended.swap(services_);
     }
+    ended.clear();
     if (attach_ != nullptr) {
         log_attached(attach_->counts());
     }

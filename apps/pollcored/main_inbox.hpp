@@ -21,7 +21,6 @@ namespace pollcore::daemon {
 struct Order {
     enum class What : std::uint8_t { stop, reload, drain, resume };
     What what = What::stop;
-    bool by_signal = true;
     std::string by;                                  ///< for the log: "SIGTERM", "control: uid 0 (pid 4711)"
     std::shared_ptr<ControlAnswer> answer{nullptr};  ///< null if a signal has asked
 };
