@@ -48,12 +48,14 @@ constexpr std::array<std::string_view, 26> kWords{"{",
                                                   "null",
                                                   "\"result\""};
 
-constexpr std::array<std::string_view, 5> kSound{
+constexpr std::array<std::string_view, 7> kSound{
     R"({"protocol": 1, "command": "list", "kind": "queue-pairs"})",
     R"({"protocol": 1, "command": "disconnect-process", "process": 7, "grace_ms": 5000})",
     R"({"protocol": 1, "command": "disconnect-queue-pair", "queue_pair": "17", "device": "soft0"})",
     R"({"protocol": 1, "command": "set-log-level", "level": "debug"})",
-    R"({"protocol": 1, "result": {"rows": [{"a": 1, "b": "x"}], "c": [1, 2], "d": null}})"};
+    R"({"protocol": 1, "result": {"rows": [{"a": 1, "b": "x"}], "c": [1, 2], "d": null}})",
+    R"({"protocol": 1, "result": {"rows\n": [{"a\u001b[2J": "\u009b", "b": ["\u0007"]}], "c": "\u0000x"}})",
+    R"({"protocol": 1, "error": {"code": "refused", "text": "a\u001b[2Jb\r"}})"};
 
 class Texts {
 public:

@@ -86,20 +86,28 @@ protected:
         say(fd, bytes);
         return heard(fd);
     }
-    // What a child that takes the steps of `become` hears.
-    [[nodiscard]] std::string answer_to_another(const std::function<bool()>& become) const {
+    // What a child that takes the steps of `become` hears. The child ends after `meanwhile`.
+    [[nodiscard]] std::string answer_to_another(
+        const std::function<bool()>& become, const std::function<void()>& meanwhile = [] {}) const {
         int ends[2];
+        int stays[2];
         EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+        EXPECT_EQ(::pipe2(stays, O_CLOEXEC), 0);
         const pid_t child = ::fork();
         if (child == 0) {
             const std::string text = become() ? answer_to(kStatus) : "cannot become another user";
             (void)!::write(ends[1], text.data(), text.size());
+            ::close(stays[1]);
+            (void)!::read(stays[0], ends, 1);
             ::_exit(0);
         }
         ::close(ends[1]);
         char bytes[4096];
         const ssize_t got = ::read(ends[0], bytes, sizeof(bytes));
         ::close(ends[0]);
+        meanwhile();
+        ::close(stays[1]);
+        ::close(stays[0]);
         EXPECT_EQ(::waitpid(child, nullptr, 0), child);
         return {bytes, static_cast<std::size_t>(std::max<ssize_t>(got, 0))};
     }
@@ -268,7 +276,7 @@ TEST_F(ControlSocketTest, PlacesForRootStayFree) {
     ASSERT_EQ(::geteuid(), 0u) << "needs other users";
     constexpr gid_t kGroup = 54321;
     start(std::to_string(kGroup));
-    const std::string refused = answer_to_another([&] {
+    const auto take_all = [&] {
         if (!user(65533, {kGroup})()) {
             return false;
         }
@@ -276,9 +284,10 @@ TEST_F(ControlSocketTest, PlacesForRootStayFree) {
             new UniqueFd(connected());  // until the child ends
         } while (answer_to(kStatus).find("busy") == std::string::npos);
         return true;
-    });
+    };
+    const std::string refused =
+        answer_to_another(take_all, [&] { EXPECT_EQ(answer_to(kStatus), R"({"protocol":1,"result":{"size":"x"}})"); });
     EXPECT_NE(refused.find("busy"), std::string::npos) << refused;
-    EXPECT_EQ(answer_to(kStatus), R"({"protocol":1,"result":{"size":"x"}})");
 }
 
 TEST_F(ControlSocketTest, ComesBackIfSomebodyRemovesItsFile) {
