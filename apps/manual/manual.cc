@@ -81,6 +81,9 @@ std::string all_words(const CLI::App& app) {
         words += command->get_name() + " ";
     }
     for (const CLI::Option* option : app.get_options()) {
+        if (const std::string choices = choices_of(value_of(*option)); is_positional(*option) && !choices.empty()) {
+            words += choices + " ";
+        }
         for (const std::string& name : names_of(*option)) {
             words += name + " ";
         }
@@ -112,6 +115,44 @@ std::string value_cases(const CLI::App& app, const std::string& indent) {
         cases += fmt::format("{}{}) {} ;;\n", indent, fmt::join(names_of(*option), " | "), words);
     }
     return cases;
+}
+
+/// The description of an option, for man(7).
+std::string option_text(const CLI::Option& option) {
+    std::vector<std::string> names = is_positional(option) ? std::vector{option.get_name(true)} : names_of(option);
+    for (std::string& name : names) {
+        name = fmt::format("\\fB{}\\fR", escaped(name));
+    }
+    std::string text = fmt::format(".TP\n{}", fmt::join(names, ", "));
+    const std::string value = value_of(option);
+    if (!value.empty() && !is_positional(option)) {
+        text += fmt::format(" \\fI{}\\fR", escaped(value));
+    }
+    text += "\n" + escaped(option.get_description());
+    if (const std::string choices = choices_of(value); is_positional(option) && !choices.empty()) {
+        text += ": " + escaped(choices);
+    }
+    if (const std::string standard = option.get_default_str(); !standard.empty()) {
+        text += fmt::format(" (default: {})", escaped(standard));
+    }
+    return text + "\n";
+}
+
+/// The description of a subcommand that has no page of its own.
+std::string subcommand_text(const CLI::App& command) {
+    std::string text = fmt::format(".TP\n\\fB{}\\fR", escaped(command.get_name()));
+    std::string options;
+    for (const CLI::Option* option : command.get_options()) {
+        if (is_positional(*option)) {
+            const std::string name = fmt::format("\\fI{}\\fR", option->get_name(true));
+            text += option->get_required() ? " " + name : " [" + name + "]";
+        }
+        if (is_positional(*option) || takes_value(*option)) {
+            options += option_text(*option);
+        }
+    }
+    text += fmt::format("\n{}.\n", escaped(command.get_description()));
+    return options.empty() ? text : text + ".RS\n" + options + ".RE\n";
 }
 
 }  // namespace
@@ -175,26 +216,15 @@ std::string manual_page(const Page& page) {
     if (const auto commands = subcommands_of(app); !commands.empty()) {
         text += ".SH SUBCOMMANDS\n";
         for (const CLI::App* command : commands) {
-            text += fmt::format(".TP\n.B {}\n{}.\nSee\n.BR {}\\-{} (1).\n", command->get_name(),
-                                escaped(command->get_description()), escaped(page.name), command->get_name());
+            text += page.has_subcommands
+                        ? subcommand_text(*command)
+                        : fmt::format(".TP\n.B {}\n{}.\nSee\n.BR {}\\-{} (1).\n", command->get_name(),
+                                      escaped(command->get_description()), escaped(page.name), command->get_name());
         }
     }
     text += ".SH OPTIONS\n";
     for (const CLI::Option* option : app.get_options()) {
-        std::vector<std::string> names =
-            is_positional(*option) ? std::vector{option->get_name(true)} : names_of(*option);
-        for (std::string& name : names) {
-            name = fmt::format("\\fB{}\\fR", escaped(name));
-        }
-        text += fmt::format(".TP\n{}", fmt::join(names, ", "));
-        if (const std::string value = value_of(*option); !value.empty() && !is_positional(*option)) {
-            text += fmt::format(" \\fI{}\\fR", escaped(value));
-        }
-        text += "\n" + escaped(option->get_description());
-        if (const std::string standard = option->get_default_str(); !standard.empty()) {
-            text += fmt::format(" (default: {})", escaped(standard));
-        }
-        text += "\n";
+        text += option_text(*option);
     }
     for (const Section& section : page.sections) {
         text += fmt::format(".SH \"{}\"\n", upper(section.title));

@@ -31,6 +31,7 @@ struct Page {
     std::string summary;  ///< for whatis(1)
     std::vector<Section> sections;
     std::vector<std::string> see_also;  ///< "pollcored(1)"
+    bool has_subcommands = false;       ///< the page describes the subcommands, which have no pages of their own
 };
 
 /// The text in lines of at most `columns` characters. The first line begins after `first` characters that stand before

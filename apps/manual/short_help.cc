@@ -51,7 +51,7 @@ std::string ShortHelp::make_help(const CLI::App* app, std::string name, CLI::App
     if (mode != CLI::AppFormatMode::Normal) {
         return Formatter::make_help(app, name, CLI::AppFormatMode::Normal);
     }
-    std::string page = name;
+    std::string page = one_page_ ? name.substr(0, name.find(' ')) : name;
     std::replace(page.begin(), page.end(), ' ', '-');
     std::string text = wrapped(app->get_description(), 0, 0, kScreenColumns) + "\n";
     text += make_usage(app, std::move(name)) + "\n";

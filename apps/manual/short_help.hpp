@@ -23,6 +23,8 @@ public:
     /// Makes the formatter of `app`, and adds --help-all. Subcommands that are added later inherit both.
     static ShortHelp& add_to(CLI::App& app);
 
+    /// The subcommands have no manual pages of their own: the program's page describes them.
+    void has_one_page() noexcept { one_page_ = true; }
     /// Sets the options that --help of `command` shows, in this order.
     void show(const CLI::App& command, std::vector<Shown> options);
 
@@ -30,6 +32,7 @@ public:
 
 private:
     std::map<const CLI::App*, std::vector<Shown>> shown_;
+    bool one_page_ = false;
 };
 
 }  // namespace pollcore::manual

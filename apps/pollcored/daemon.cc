@@ -1,20 +1,21 @@
 #include "daemon.hpp"
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <future>
+#include <string_view>
 #include <thread>
 
 #include <fmt/format.h>
 
 #include "base/log.hpp"
 #include "base/log_writer.hpp"
+#include "config/schema.hpp"
+#include "control/eal.hpp"
 #include "control_cores.hpp"
 #include "daemon_exit_code.hpp"
 #include "reload.hpp"
-#include "signals.hpp"
 #include "start_report.hpp"
 
 namespace pollcore::daemon {
@@ -29,9 +30,7 @@ constexpr auto kShutdownEvery = 5ms;  // how often the main thread checks for th
 // EAL.
 constexpr auto kShutdownReserve = 10s;
 
-std::string_view signal_name(int signal) noexcept {
-    return signal == SIGTERM ? "SIGTERM" : signal == SIGINT ? "SIGINT" : "SIGHUP";
-}
+constexpr config::ChoiceRule<ServiceConfig::Kind> kServiceKindRule{config::kServiceKinds};
 
 }  // namespace
 
@@ -51,6 +50,43 @@ Daemon::Daemon(const Config& config, std::function<Config()> read_again)
     } else if (services_.empty()) {
         log_warning("the configuration names no [[service]] and no [attach] path: the workers poll for nobody");
     }
+    open_control();
+}
+
+void Daemon::open_control() {
+    if (config_.control.path.empty()) {
+        return;
+    }
+    std::vector<std::uint32_t> cores;
+    for (const WorkerConfig& worker : config_.workers) {
+        cores.push_back(worker.core);
+    }
+    commands_ = std::make_unique<ControlCommands>(
+        runtime_.state(), attach_.get(),
+        ControlCommands::Ways{.health = [this] { return health(); },
+                              .order = [this](Order&& order) { inbox_.put(std::move(order)); },
+                              .services = [this] { return service_figures(); },
+                              .state = [this]() -> std::string_view {
+                                  switch (state_.load(std::memory_order_relaxed)) {
+                                      case State::serving: return "serving";
+                                      case State::draining: return "draining";
+                                      case State::stopping: return "stopping";
+                                  }
+                                  return "unknown";
+                              }});
+    control_ = std::make_unique<ControlSocket>(
+        config_.control,
+        ControlSocket::Ways{
+            .carry_out =
+                [this](const ControlCommand& command, const ControlCaller& caller,
+                       const std::shared_ptr<ControlAnswer>& answer) {
+                    return commands_->carry_out(command, caller, answer);
+                },
+            .why_late = [this](const ControlCommand& command,
+                               ControlAnswer::Given given) { return commands_->why_late(command, given); },
+            .begin_thread = [cpus = helper_cpus(cores)] { become_helper(ControlSocket::kThreadName, cpus); }});
+    control_->start();
+    log_info("pollctl may connect at {}", config_.control.path.native());
 }
 
 Daemon::~Daemon() = default;
@@ -59,8 +95,8 @@ int Daemon::run() {
     for (const auto& service : services_) {
         service->start();
     }
-    log_info("ready: {}", status_line(services_, attach_.get()));
-    notifier_.ready(status_line(services_, attach_.get()));
+    log_info("ready: {}", status());
+    notifier_.ready(status());
     watchdog_ = std::make_unique<Watchdog>(
         notifier_, backtrace_, config_.hang_limit,
         Watchdog::Ways{.look = [this] { return health(); }, .count_hang = [this] { runtime_.count_hang(); }});
@@ -73,16 +109,16 @@ int Daemon::run() {
     return whole ? kExitOk : kExitCutShort;
 }
 
+std::string Daemon::status() const {
+    return status_line(services_, attach_.get(), state_.load(std::memory_order_relaxed) == State::draining);
+}
+
 bool Daemon::serve() {
     for (;;) {
-        if (const std::optional<int> signal = wait_signal(kWatchEvery)) {
-            if (*signal != SIGHUP) {
-                log_info("{}: stopping", signal_name(*signal));
-                return true;
-            }
-            reload();
+        if (const std::optional<Order> order = inbox_.next(kWatchEvery); order && carry_out(*order)) {
+            return true;
         }
-        notifier_.status(status_line(services_, attach_.get()));
+        notifier_.status(status());
         for (const auto& service : services_) {
             if (service->broken()) {
                 log_error("service {} broke down: stopping", service->name());
@@ -92,25 +128,92 @@ bool Daemon::serve() {
     }
 }
 
+bool Daemon::carry_out(const Order& order) {
+    if (order.answer != nullptr && !order.answer->begin()) {
+        return false;
+    }
+    switch (order.what) {
+        case Order::What::stop:
+            log_info("{}: stopping", order.by);
+            state_.store(State::stopping, std::memory_order_relaxed);
+            conclude(order, {{"state", "stopping"}});
+            return true;
+        case Order::What::reload: reload(order); break;
+        case Order::What::drain: drain(order, true); break;
+        case Order::What::resume: drain(order, false); break;
+    }
+    return false;
+}
+
+void Daemon::conclude(const Order& order, const ControlJson& result) {
+    if (order.answer != nullptr) {
+        order.answer->done(result);
+    }
+}
+
+void Daemon::drain(const Order& order, bool yes) {
+    if (attach_ != nullptr) {
+        yes ? attach_->pause() : attach_->resume();
+    }
+    for (const auto& service : services_) {
+        service->admit_peers(!yes);
+    }
+    state_.store(yes ? State::draining : State::serving, std::memory_order_relaxed);
+    log_info("{} {}", order.by,
+             yes ? "drains the daemon: it takes no new processes and connections"
+                 : "ends the draining: the daemon takes new processes and connections");
+    conclude(order, {{"state", yes ? "draining" : "serving"}});
+}
+
 Health Daemon::health() const {
     Health health = runtime_.health();
     if (attach_ != nullptr) {
         health.threads.push_back(attach_->health());
     }
+    if (control_ != nullptr) {
+        health.threads.push_back(control_->health());
+    }
     return health;
 }
 
-void Daemon::reload() {
+std::vector<ServiceFigures> Daemon::service_figures() const {
+    const std::lock_guard lock(services_mutex_);
+    std::vector<ServiceFigures> all;
+    for (const auto& service : services_) {
+        const auto config = std::find_if(config_.services.begin(), config_.services.end(),
+                                         [&](const ServiceConfig& each) { return each.name == service->name(); });
+        if (config != config_.services.end()) {
+            all.push_back({.name = service->name(),
+                           .kind = std::string(kServiceKindRule.word_of(config->kind)),
+                           .device = config->device,
+                           .address = service->address(),
+                           .connections = service->connections(),
+                           .connections_max = config->connections_max});
+        }
+    }
+    return all;
+}
+
+void Daemon::reload(const Order& order) {
+    std::vector<std::string> failures;
+    const auto failed = [&](std::string why) {
+        log_error("{}: {}", order.by, why);
+        failures.push_back(std::move(why));
+    };
     Config wanted;
     try {
         wanted = read_again_();
     } catch (const std::exception& error) {
-        log_error("SIGHUP: {}; nothing was changed", error.what());
+        failed(fmt::format("{}; nothing was changed", error.what()));
+        if (order.answer != nullptr) {
+            order.answer->fail(failures.front());
+        }
         return;
     }
     notifier_.reloading();
-    for (const std::string& key : needs_restart(config_, wanted)) {
-        log_warning("SIGHUP: {} cannot change while the daemon runs; a restart applies it", key);
+    const std::vector<std::string> restart = needs_restart(config_, wanted);
+    for (const std::string& key : restart) {
+        log_warning("{}: {} cannot change while the daemon runs; a restart applies it", order.by, key);
     }
     set_log_level(wanted.log_level);
     config_.log_level = wanted.log_level;
@@ -124,7 +227,7 @@ void Daemon::reload() {
             config_.attach.group = was.group;
             config_.attach.mode = was.mode;
         } catch (const Error& error) {
-            log_error("SIGHUP: {}; who may attach stays as it was", error.what());
+            failed(fmt::format("{}; who may attach stays as it was", error.what()));
         }
     }
     // Ends services before it begins new ones, because a new service may have the address of an ended one.
@@ -132,10 +235,19 @@ void Daemon::reload() {
         end_service(service);
     }
     for (const ServiceConfig& service : services_missing(wanted, config_)) {
-        begin_service(service);
+        try {
+            begin_service(service);
+        } catch (const std::exception& error) {
+            failed(fmt::format("service {}: {}", service.name, error.what()));
+        }
     }
-    log_info("SIGHUP: reloaded: {}", status_line(services_, attach_.get()));
-    notifier_.ready(status_line(services_, attach_.get()));
+    log_info("{}: reloaded: {}", order.by, status());
+    notifier_.ready(status());
+    if (failures.empty()) {
+        conclude(order, {{"status", status()}, {"needs_restart", restart}});
+    } else if (order.answer != nullptr) {
+        order.answer->fail(fmt::format("{}; the rest of the file was applied", fmt::join(failures, "; ")));
+    }
 }
 
 void Daemon::end_service(const ServiceConfig& config) {
@@ -150,21 +262,23 @@ void Daemon::end_service(const ServiceConfig& config) {
         }
         const bool whole = service.drained();
         log_info("service {} ends{}", service.name(), service.close() && whole ? "" : ", cut short");
+        std::unique_ptr<Service> ended;
+        const std::lock_guard lock(services_mutex_);
+        ended = std::move(*found);
         services_.erase(found);
     }
+    const std::lock_guard lock(services_mutex_);
     std::erase(config_.services, config);
 }
 
 void Daemon::begin_service(const ServiceConfig& config) {
-    try {
-        services_.push_back(make_service(runtime_, config));
-        services_.back()->start();
-        config_.services.push_back(config);
-        log_info("service {} begins: listens on {}", config.name, services_.back()->address());
-    } catch (const std::exception& error) {
-        log_error("SIGHUP: service {}: {}", config.name, error.what());
-        std::erase_if(services_, [&](const auto& service) { return service->name() == config.name; });
-    }
+    std::unique_ptr<Service> service = make_service(runtime_, config);
+    service->admit_peers(state_.load(std::memory_order_relaxed) != State::draining);
+    service->start();
+    log_info("service {} begins: listens on {}", config.name, service->address());
+    const std::lock_guard lock(services_mutex_);
+    services_.push_back(std::move(service));
+    config_.services.push_back(config);
 }
 
 std::chrono::microseconds Daemon::shutdown_limit() const noexcept {
@@ -173,14 +287,17 @@ std::chrono::microseconds Daemon::shutdown_limit() const noexcept {
 }
 
 bool Daemon::shut_down() {
+    state_.store(State::stopping, std::memory_order_relaxed);
     notifier_.stopping("draining", shutdown_limit());
     watchdog_->stopping(Clock::now() + shutdown_limit());
     std::future<bool> done = std::async(std::launch::async, [this] { return drain_and_stop(); });
     while (done.wait_for(0s) != std::future_status::ready) {
-        const std::optional<int> signal = wait_signal(kShutdownEvery);
-        if (signal && *signal != SIGHUP) {
-            log_warning("{} again: ending at once; connections and requests in flight are cut off",
-                        signal_name(*signal));
+        const std::optional<Order> order = inbox_.next(kShutdownEvery);
+        if (order && order->answer != nullptr) {
+            order->what == Order::What::stop ? conclude(*order, {{"state", "stopping"}})
+                                             : order->answer->fail("the daemon is stopping");
+        } else if (order && order->what == Order::What::stop) {
+            log_warning("{} again: ending at once; connections and requests in flight are cut off", order->by);
             (void)flush_log(LogWriter::kPatience);
             // Does not return, because destructors would wait for queue pairs that are still being closed. The kernel
             // frees all resources.
@@ -213,9 +330,17 @@ bool Daemon::drain_and_stop() {
     for (const auto& service : services_) {
         whole = service->close() && whole;
     }
-    services_.clear();
+    std::vector<std::unique_ptr<Service>> ended;
+    {
+        const std::lock_guard lock(services_mutex_);
+        ended.swap(services_);
+    }
+    ended.clear();
     if (attach_ != nullptr) {
         log_attached(attach_->counts());
+    }
+    if (control_ != nullptr) {
+        control_->stop();  // until now an operator could see what holds up the end
     }
     attach_.reset();
     return runtime_.stop() && whole;

@@ -45,7 +45,8 @@ std::vector<manual::Section> DaemonCommandLine::sections() {
                "once."},
               {"",
                "SIGHUP: it reads the configuration again. log_level, services, and what an attached process may have "
-               "([attach] *_max) change at once. The log names other differences; these need a restart."}}}};
+               "([attach] *_max) change at once. The log names other differences; these need a restart."},
+              {"", "pollctl(1) asks for the same, and for more."}}}};
 }
 
 ParsedOptions parse_options(int argc, const char* const* argv) {

@@ -52,6 +52,7 @@ public:
 
     void start() override;
     /// The service does not answer messages that arrive after this call.
+    void admit_peers(bool yes) noexcept override { reception_.admit_peers(yes); }
     void begin_drain() noexcept override;
     /// Whether the service no longer listens, and each message that was taken has been sent back and acknowledged by
     /// its peer. Messages of connections that have ended do not count.

@@ -25,6 +25,7 @@ public:
     [[nodiscard]] bool broken() const noexcept override { return reception_.broken(); }
 
     void start() override { reception_.start(); }
+    void admit_peers(bool yes) noexcept override { reception_.admit_peers(yes); }
     void begin_drain() noexcept override { reception_.stop_listening(); }
     /// Returns true as soon as the service has stopped listening: the service itself never has work in flight.
     [[nodiscard]] bool drained() const noexcept override { return !reception_.listening(); }

@@ -75,6 +75,10 @@ void Reception::receive() {
     if (!request) {
         return;
     }
+    if (!admits_.load(std::memory_order_relaxed)) {
+        refuse(*request, fmt::format("{}: the daemon takes no new connections now", name_));
+        return;
+    }
     reap();  // so that the old connection of a peer that connects again does not make this service full
     const std::optional<std::uint32_t> slot = free_slot();
     if (!slot) {

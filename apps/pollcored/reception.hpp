@@ -66,6 +66,8 @@ public:
     [[nodiscard]] bool listening() const noexcept { return listening_.load(std::memory_order_acquire); }
 
     void start();
+    /// Whether peers that ask are admitted; else they are rejected.
+    void admit_peers(bool yes) noexcept { admits_.store(yes, std::memory_order_relaxed); }
     void stop_listening() noexcept;
     /// Disconnects all peers and ends the thread. Returns false when the work of a queue pair was cut short, then or
     /// earlier.
@@ -104,6 +106,7 @@ private:
     // is stored with release after the listener is destroyed.
     std::atomic<Phase> phase_{Phase::serving};
     std::atomic<bool> listening_{true};
+    std::atomic<bool> admits_{true};
     std::atomic<bool> broken_{false};
     std::atomic<bool> cut_short_{false};
     std::atomic<std::size_t> open_{0};

@@ -2,8 +2,8 @@
 //
 // Life: the constructor listens, and checks that the device can make the service's queue pairs; then start(),
 // begin_drain() and close() follow. The destructor closes a service that is still open.
-// Thread safety: one thread calls these functions. A service has its own threads; they start with the affinity of the
-// thread that calls start().
+// Thread safety: one thread calls these functions; name(), address() and connections() may be called by any. A service
+// has its own threads; they start with the affinity of the thread that calls start().
 #pragma once
 
 #include <cstddef>
@@ -30,6 +30,8 @@ public:
     [[nodiscard]] virtual bool broken() const noexcept = 0;
 
     virtual void start() = 0;
+    /// Whether the service takes new connections; at first it does. Returns at once. Connections that exist go on.
+    virtual void admit_peers(bool yes) noexcept = 0;
     /// From now on the service takes no new connections and no new work. Returns at once.
     virtual void begin_drain() noexcept = 0;
     /// Call after begin_drain(). Returns whether all accepted work is done.

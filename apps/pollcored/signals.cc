@@ -3,14 +3,11 @@
 #include <pthread.h>
 #include <signal.h>
 
-#include <algorithm>
 #include <cerrno>
 
-#include "base/check.hpp"
 #include "pollcore/error.hpp"
 
 namespace pollcore::daemon {
-namespace {
 
 sigset_t our_signals() noexcept {
     sigset_t set;
@@ -20,8 +17,6 @@ sigset_t our_signals() noexcept {
     sigaddset(&set, SIGHUP);
     return set;
 }
-
-}  // namespace
 
 void block_signals() {
     const sigset_t set = our_signals();
@@ -33,20 +28,6 @@ void block_signals() {
     if (sigaction(SIGPIPE, &ignore, nullptr) != 0) {
         throw Error(errno, "cannot ignore SIGPIPE (sigaction)");
     }
-}
-
-std::optional<int> wait_signal(std::chrono::nanoseconds timeout) noexcept {
-    const sigset_t set = our_signals();
-    const auto nanoseconds = std::max<std::chrono::nanoseconds::rep>(timeout.count(), 0);
-    const timespec limit{.tv_sec = static_cast<time_t>(nanoseconds / 1'000'000'000),
-                         .tv_nsec = static_cast<long>(nanoseconds % 1'000'000'000)};
-    const int signal = sigtimedwait(&set, nullptr, &limit);
-    if (signal > 0) {
-        return signal;
-    }
-    // EINTR (SIGCONT after a stop, a debugger) counts as no signal, because callers wait in a loop.
-    POLLCORE_CHECK(errno == EAGAIN || errno == EINTR, "sigtimedwait takes a valid set and time");
-    return std::nullopt;
 }
 
 }  // namespace pollcore::daemon

@@ -65,15 +65,15 @@ void log_services(const std::vector<std::unique_ptr<Service>>& services) {
 
 void log_attached(const AttachCounts& counts) {
     log_info(
-        "attached since the start: {}; {} detached, {} died or hung up, {} were ended for corrupting their rings; {} "
-        "refused. "
-        "The "
-        "longest clean-up took {:.1f} ms",
-        processes(counts.attached), counts.detached, counts.died, counts.evicted, counts.refused,
+        "attached since the start: {}; {} detached, {} died or hung up, {} were ended for corrupting their rings, {} "
+        "by "
+        "an operator; {} refused. The longest clean-up took {:.1f} ms",
+        processes(counts.attached), counts.detached, counts.died, counts.evicted, counts.disconnected, counts.refused,
         static_cast<double>(counts.longest_clean_up.count()) / 1000);
 }
 
-std::string status_line(const std::vector<std::unique_ptr<Service>>& services, const AttachServer* attach) {
+std::string status_line(const std::vector<std::unique_ptr<Service>>& services, const AttachServer* attach,
+                        bool draining) {
     std::size_t connections = 0;
     for (const auto& service : services) {
         connections += service->connections();
@@ -85,6 +85,9 @@ std::string status_line(const std::vector<std::unique_ptr<Service>>& services, c
         if (counts.evicted != 0 || counts.refused != 0) {
             line += fmt::format(" ({} ended for corrupting their rings, {} refused)", counts.evicted, counts.refused);
         }
+    }
+    if (draining) {
+        line += ", draining";
     }
     return line;
 }

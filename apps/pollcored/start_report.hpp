@@ -20,8 +20,8 @@ void log_services(const std::vector<std::unique_ptr<Service>>& services);
 void log_attached(const AttachCounts& counts);
 
 /// The status for the service manager: "2 services, 5 connections, 3 processes attached". `attach` is null if no
-/// process may attach.
-[[nodiscard]] std::string status_line(const std::vector<std::unique_ptr<Service>>& services,
-                                      const AttachServer* attach);
+/// process may attach. `draining`: the daemon takes no new processes and connections.
+[[nodiscard]] std::string status_line(const std::vector<std::unique_ptr<Service>>& services, const AttachServer* attach,
+                                      bool draining);
 
 }  // namespace pollcore::daemon

@@ -241,7 +241,7 @@ typedef struct pollcore_event {
     uint64_t lost_after; /**< see Event::lost_after */
 } pollcore_event;
 /** Waits for an event, as Context::next_event. Returns EAGAIN if no event came within the time. If the event has an
- * error, pollcore_error() returns the reason, else "". */
+ * error, or is POLLCORE_EVENT_STOPPING, pollcore_error() returns the reason, else "". */
 POLLCORE_API int pollcore_next_event(pollcore_attachment* attachment, pollcore_event* event, uint32_t timeout_ms);
 /** A descriptor that is readable while there is an event to take: see Context::event_fd. It belongs to the attachment.
  * Returns -1 on failure. */

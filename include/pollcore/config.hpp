@@ -206,6 +206,14 @@ struct AttachConfig {
     bool operator==(const AttachConfig&) const = default;
 };
 
+/// The socket at which pollctl gives pollcored commands. Root and the daemon's user may always connect.
+struct ControlConfig {
+    std::filesystem::path path;  ///< path of the socket; empty: there is none
+    std::string group;           ///< whose members may give commands, too; empty: nobody's
+
+    bool operator==(const ControlConfig&) const = default;
+};
+
 /// The statistics segment (statistics.hpp).
 struct StatisticsConfig {
     enum class Segment {
@@ -229,6 +237,7 @@ struct Config {
     std::vector<ServiceConfig> services;
     MemoryConfig memory;
     AttachConfig attach;
+    ControlConfig control;
     StatisticsConfig statistics;
     LogLevel log_level = LogLevel::info;
     std::uint32_t qps_max = kQpsDefault;  ///< queue pairs of the whole runtime; a power of two

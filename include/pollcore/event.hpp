@@ -52,8 +52,10 @@ enum class EventType : std::uint8_t {
     /// The device is gone. The kernel or the connection manager has reported this, not the device. The device's
     /// requests have been completed as for device_fatal; if both events come, the requests complete only once.
     device_removed = 128,
-    /// In an attached process: the daemon is stopping, and no process can attach. The process has the daemon's
-    /// drain_timeout to detach. Then the daemon ends the attachment, and each request in flight gets a completion.
+    /// In an attached process: the daemon is going to end this attachment. Event::text says why: the daemon is
+    /// stopping, and no process can attach; or its operator has disconnected this process. The process has the daemon's
+    /// drain_timeout to detach, or the time that the operator has given. Then the daemon ends the attachment, and each
+    /// request in flight gets a completion.
     stopping = 129,
 
     // Events of connections. Each queue pair and each listener keeps its own events until they are taken, so they are
@@ -109,7 +111,7 @@ struct Event {
     std::uint64_t lost_after = 0;
     ListenerHandle listener{};              ///< connect_request: Listener::handle()
     int error = 0;                          ///< connect_failed, reset_done, closed: an errno value; 0 means success
-    std::string text{};                     ///< the reason of `error`, as a sentence
+    std::string text{};                     ///< the reason of `error`, or of `stopping`, as a sentence
     std::vector<std::byte> private_data{};  ///< established, connect_failed: see there
     QpHandle renewed{};                     ///< reset_done: the queue pair's handle from now on
     /// reset_done, closed: false if requests were still in flight at the time limit. The runtime then completed them.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <limits>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -15,25 +16,27 @@ namespace pollcore {
 namespace {
 
 struct LimitName {
+    const char* short_name;  // of Holding; empty: it is not listed
     const char* what;
     const char* key;       // the configuration's key for the limit of one process
     const char* user_key;  // the configuration's key for the limit of one user
 };
 constexpr std::array<LimitName, kThings> kLimitNames{{
-    {"attached processes", "attach.clients_max", "attach.user_clients_max"},
-    {"sessions", "attach.sessions_max", "attach.user_sessions_max"},
-    {"queue pairs", "attach.queue_pairs_max", "attach.user_queue_pairs_max"},
-    {"shared receive queues", "attach.queue_pairs_max", "attach.user_shared_receive_queues_max"},
-    {"receive pools", "64 is the most", "attach.user_receive_pools_max"},
-    {"listeners", "64 is the most", "attach.user_listeners_max"},
-    {"work requests outstanding", "attach.work_requests_max", ""},
-    {"bytes of registered memory and rings", "attach.registered_max", "attach.user_registered_max"},
-    {"bytes being unmapped", "", ""},
-    {"bytes registered in all, parts of memory included", "four times attach.registered_max", ""},
-    {"memory regions", "4096 is the most", "attach.user_objects_max"},
-    {"memory windows", "4096 is the most", "attach.user_objects_max"},
-    {"address handles", "4096 is the most", "attach.user_objects_max"},
-    {"protection domains", "4096 is the most", "attach.user_objects_max"},
+    {"", "attached processes", "attach.clients_max", "attach.user_clients_max"},
+    {"sessions", "sessions", "attach.sessions_max", "attach.user_sessions_max"},
+    {"queue_pairs", "queue pairs", "attach.queue_pairs_max", "attach.user_queue_pairs_max"},
+    {"shared_receive_queues", "shared receive queues", "attach.queue_pairs_max",
+     "attach.user_shared_receive_queues_max"},
+    {"receive_pools", "receive pools", "64 is the most", "attach.user_receive_pools_max"},
+    {"listeners", "listeners", "64 is the most", "attach.user_listeners_max"},
+    {"work_requests", "work requests outstanding", "attach.work_requests_max", ""},
+    {"bytes", "bytes of registered memory and rings", "attach.registered_max", "attach.user_registered_max"},
+    {"", "bytes being unmapped", "", ""},
+    {"pinned_bytes", "bytes registered in all, parts of memory included", "four times attach.registered_max", ""},
+    {"memory_regions", "memory regions", "4096 is the most", "attach.user_objects_max"},
+    {"memory_windows", "memory windows", "4096 is the most", "attach.user_objects_max"},
+    {"address_handles", "address handles", "4096 is the most", "attach.user_objects_max"},
+    {"protection_domains", "protection domains", "4096 is the most", "attach.user_objects_max"},
 }};
 
 constexpr std::uint64_t kUnbounded = std::numeric_limits<std::uint64_t>::max();
@@ -112,6 +115,21 @@ void Account::set_limits(const Limits& limits) noexcept {
     for (std::size_t i = 0; i < kThings; ++i) {
         most_[i].store(limits[i], std::memory_order_relaxed);
     }
+}
+
+std::vector<Holding> Account::holdings() const {
+    std::vector<Holding> all;
+    for (std::size_t i = 0; i < kThings; ++i) {
+        if (const std::string_view name = kLimitNames[i].short_name; !name.empty()) {
+            const auto thing = static_cast<Thing>(i);
+            all.push_back({.what = name,
+                           .held = has(thing),
+                           .most = may_have(thing),
+                           .user_held = user_->has(thing),
+                           .user_most = user_->may_have(thing)});
+        }
+    }
+    return all;
 }
 
 Account::Held Account::take(Thing thing, std::uint64_t amount) {

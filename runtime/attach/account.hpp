@@ -11,7 +11,9 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "pollcore/attach_server.hpp"
 #include "pollcore/config.hpp"
 
 namespace pollcore {
@@ -98,6 +100,9 @@ public:
     [[nodiscard]] std::uint64_t may_have(Thing thing) const noexcept {
         return most_[index_of(thing)].load(std::memory_order_relaxed);
     }
+    /// What the process of this account holds of each thing, and its and its user's limits. Only in the account of a
+    /// process.
+    [[nodiscard]] std::vector<Holding> holdings() const;
     /// Counts `amount`. If this would exceed a limit, throws Error(EDQUOT). The error's message names the owner of the
     /// limit, and the configuration's key for the limit if there is one.
     [[nodiscard]] Held take(Thing thing, std::uint64_t amount = 1);

@@ -56,6 +56,23 @@ ThreadHealth AttachServer::health() const {
     return thread_health("pollcore-serve", ThreadHealth::Kind::serve, server_->connections.heartbeat(),
                          steady_ns(std::chrono::steady_clock::now()));
 }
+void AttachServer::pause() noexcept {
+    server_->connections.pause(true);
+}
+void AttachServer::resume() noexcept {
+    server_->connections.pause(false);
+}
+bool AttachServer::paused() const noexcept {
+    return server_->connections.paused();
+}
+std::vector<AttachedProcess> AttachServer::processes() const {
+    require_own_process(server_->runtime);
+    return server_->clients.processes();
+}
+bool AttachServer::disconnect(std::uint32_t process, const std::string& reason, std::chrono::milliseconds grace) {
+    require_own_process(server_->runtime);
+    return server_->clients.disconnect(process, reason, grace);
+}
 AttachCounts AttachServer::counts() const {
     return server_->clients.counts();
 }

@@ -168,6 +168,7 @@ void AttachedClient::tell(const Event& event, std::uint32_t client) {
     told.body.port = event.port;
     told.body.lost_after = event.lost_after;
     told.body.device = NameText(event.device);
+    told.body.text = wire::ErrorText(std::string_view(event.text).substr(0, sizeof(wire::ErrorText)));
     ReplyNode node(1);
     node.front().bytes.resize(sizeof(told));
     std::memcpy(node.front().bytes.data(), &told, sizeof(told));
@@ -257,6 +258,17 @@ ProcessFigures AttachedClient::figures() const noexcept {
             .bytes = account_->has(Thing::byte),
             .pinned_bytes = account_->has(Thing::pinned_byte),
             .refused = refused_ever_};
+}
+
+AttachedProcess AttachedClient::description() const {
+    return {.number = number_,
+            .pid = account_->pid(),
+            .uid = account_->uid(),
+            .description = who_,
+            .ending = ending_,
+            .own_memory = !own_devices_.empty(),
+            .refused = refused_ever_,
+            .holdings = account_->holdings()};
 }
 
 // Allocates a node for attempts_, before the attempt begins (D29).

@@ -30,6 +30,7 @@
 #include "attach/shared_memory.hpp"
 #include "attach/wire.hpp"
 #include "control/runtime_state.hpp"
+#include "pollcore/attach_server.hpp"
 #include "pollcore/config.hpp"
 
 namespace pollcore {
@@ -57,6 +58,10 @@ public:
     [[nodiscard]] std::uint32_t uid() const noexcept { return account_->uid(); }
     /// The text in it is valid as long as this object.
     [[nodiscard]] ProcessFigures figures() const noexcept;
+    [[nodiscard]] AttachedProcess description() const;
+    [[nodiscard]] bool has_listener(std::uint32_t device, std::uint64_t listener) const noexcept {
+        return listeners_.contains({device, listener});
+    }
     /// The process has used a command descriptor against the daemon's objects.
     [[nodiscard]] bool abused() const noexcept { return abused_; }
 

@@ -152,8 +152,12 @@ wire::Packet AttachedState::exchange(std::uint64_t id, std::span<const std::byte
                                      std::span<const int> descriptors, std::chrono::milliseconds within) {
     const auto deadline = Clock::now() + within;
     const auto ended = [this] {  // called with mutex_ held
-        return stopped_ ? Error(ESHUTDOWN, "the attachment is stopped")
-                        : Error(ECONNRESET, "the daemon is gone, or has ended this attachment; its log says why");
+        if (stopped_) {
+            return Error(ESHUTDOWN, "the attachment is stopped");
+        }
+        return Error(ECONNRESET, why_ending_.empty()
+                                     ? "the daemon is gone, or has ended this attachment; its log says why"
+                                     : "the daemon has ended this attachment: " + why_ending_);
     };
     Question question;
     {
@@ -252,13 +256,18 @@ void AttachedState::take(wire::Packet&& packet) {
     if (header.kind == wire::Kind::event) {
         wire::Request<wire::EventTold> told;
         if (packet.read(told)) {
+            if (static_cast<EventType>(told.body.type) == EventType::stopping) {
+                const std::lock_guard lock(mutex_);
+                why_ending_ = told.body.text.string();
+            }
             events_.push({.type = static_cast<EventType>(told.body.type),
                           .device = told.body.device.string(),
                           .worker = told.body.worker.string(),
                           .qp = told.body.qp,
                           .srq = told.body.srq,
                           .port = static_cast<std::uint8_t>(told.body.port),
-                          .lost_after = told.body.lost_after});
+                          .lost_after = told.body.lost_after,
+                          .text = told.body.text.string()});
         }
         return;
     }

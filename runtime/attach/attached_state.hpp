@@ -175,7 +175,8 @@ private:
     std::condition_variable changed_;
     std::uint64_t next_id_ = 1;
     bool stopped_ = false;
-    bool buried_ = false;  // the daemon is gone, and bury() has run
+    std::string why_ending_;  // the daemon has said that it ends the attachment, and why
+    bool buried_ = false;     // the daemon is gone, and bury() has run
     std::map<std::uint64_t, Question*> questions_;
     bool events_unasked_ = false;  // the socket had no room for the request for events of connections
     bool welcomed_ = false;

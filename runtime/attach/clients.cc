@@ -69,7 +69,7 @@ void Clients::look() noexcept {
 
 bool Clients::stop(std::chrono::milliseconds drain) {
     const std::uint64_t cut_short = counts().cut_short;
-    runtime_.call([&] { event({.type = EventType::stopping}, 0); });
+    runtime_.call([&] { event({.type = EventType::stopping, .text = "the daemon is stopping"}, 0); });
     await_all_gone(drain);
     runtime_.call([&] {
         for (auto& [number, client] : clients_) {
@@ -83,6 +83,33 @@ bool Clients::stop(std::chrono::milliseconds drain) {
         return false;
     }
     return counts().cut_short == cut_short;
+}
+
+std::vector<AttachedProcess> Clients::processes() {
+    return runtime_.ask([this] {
+        std::vector<AttachedProcess> all;
+        for (const auto& [number, client] : clients_) {
+            all.push_back(client.attached->description());
+        }
+        return all;
+    });
+}
+
+bool Clients::disconnect(std::uint32_t number, const std::string& reason, std::chrono::milliseconds grace) {
+    return runtime_.ask([&] {
+        const auto found = clients_.find(number);
+        if (found == clients_.end() || found->second.attached->ending()) {
+            return false;
+        }
+        Client& client = found->second;
+        std::string why = reason;  // what needs memory comes first (D29)
+        client.attached->tell({.type = EventType::stopping, .text = "this process " + reason}, number);
+        client.end_why = std::move(why);
+        // With an earlier call, the process has the shorter one of the two times.
+        client.end_at = std::min(client.end_at, runtime_.platform->now() + grace);
+        look();
+        return true;
+    });
 }
 
 void Clients::await_all_gone(std::chrono::milliseconds within) const {
@@ -142,6 +169,13 @@ void Clients::each_process(const std::function<void(const ProcessFigures&)>& tak
     for (const auto& [number, client] : clients_) {
         take(client.attached->figures());
     }
+}
+
+std::uint32_t Clients::owner_of_listener(std::uint32_t device, std::uint64_t listener) const noexcept {
+    const auto found = std::find_if(clients_.begin(), clients_.end(), [&](const auto& client) {
+        return client.second.attached->has_listener(device, listener);
+    });
+    return found != clients_.end() ? found->first : 0;
 }
 
 void Clients::runtime_stops() {
@@ -297,6 +331,10 @@ Clients::Clock::time_point Clients::turns(Clock::time_point now) {
     auto next = clients_.empty() ? Clock::time_point::max() : next_lines_;
     for (const std::uint32_t number : order) {
         Client& client = clients_.at(number);
+        if (now >= client.end_at && !client.attached->ending()) {
+            count([](AttachCounts& counts) { ++counts.disconnected; });
+            end(number, kEndWithin, true, client.end_why);
+        }
         if (now >= client.look_at) {
             client.look_at = Clock::time_point::max();  // turn() may set an earlier time
             const bool had_some = left > 0;
@@ -315,7 +353,8 @@ Clients::Clock::time_point Clients::turns(Clock::time_point now) {
         if (client.attached->ended()) {
             forget_ended(number);
         } else {
-            next = std::min(next, client.look_at);
+            next =
+                std::min({next, client.look_at, client.attached->ending() ? Clock::time_point::max() : client.end_at});
         }
     }
     if (left <= 0) {

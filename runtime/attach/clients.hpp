@@ -13,6 +13,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "attach/attached_client.hpp"
 #include "attach/client_inbox.hpp"
@@ -37,6 +38,9 @@ public:
     // For any thread.
     void hear(Heard&& heard);
     void look() noexcept;
+    /// As the functions of AttachServer.
+    [[nodiscard]] std::vector<AttachedProcess> processes();
+    bool disconnect(std::uint32_t number, const std::string& reason, std::chrono::milliseconds grace);
     /// Tells all processes to end, and waits until they have detached, for `drain` at most. Then ends the remaining
     /// processes. Returns false if work of a process was cut short, or if a process does not end.
     bool stop(std::chrono::milliseconds drain);
@@ -48,6 +52,7 @@ public:
     void connection_event(std::uint32_t client, Event&& event) noexcept override;
     bool session_broken(std::uint32_t session) override;
     void each_process(const std::function<void(const ProcessFigures&)>& take) override;
+    [[nodiscard]] std::uint32_t owner_of_listener(std::uint32_t device, std::uint64_t listener) const noexcept override;
     void runtime_stops() override;
 
 private:
@@ -56,7 +61,9 @@ private:
         std::unique_ptr<AttachedClient> attached;
         Clock::time_point look_at{};  // the time by which this process's next turn is due
         Clock::time_point end_began{};
-        std::string why;  // why the process ends; empty if it detaches
+        std::string why;                                      // why the process ends; empty if it detaches
+        Clock::time_point end_at = Clock::time_point::max();  // when disconnect() ends it
+        std::string end_why;
     };
 
     void await_all_gone(std::chrono::milliseconds within) const;

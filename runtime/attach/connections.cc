@@ -47,8 +47,6 @@ int wait_for_events(int epoll, std::span<epoll_event> events, std::chrono::nanos
     return ::epoll_wait(epoll, events.data(), static_cast<int>(events.size()), static_cast<int>(ms));
 }
 
-// The loop checks this often that the socket's file is still there.
-constexpr auto kLookEvery = 1s;
 // While more than kUnclosedMax descriptors wait to be closed, each accept waits first, for kCatchUp at most. So a
 // descriptor whose close never returns delays processes that attach, but does not stop them.
 constexpr std::size_t kUnclosedMax = 256;
@@ -58,6 +56,7 @@ constexpr auto kCatchUp = 10ms;
 constexpr auto kLastAnswersWithin = 1s;
 
 constexpr const char* kStopping = "the daemon is stopping";
+constexpr const char* kPaused = "the daemon takes no new processes now, because its operator drains it";
 
 }  // namespace
 
@@ -66,15 +65,14 @@ Connections::Connections(const AttachConfig& config, std::uint32_t queue_pairs, 
       ways_(std::move(ways)),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(make_event_fd("the attach server")),
-      place_(config),
-      listener_(std::make_unique<ListeningSocket>(place_)),
+      listener_(SocketPlace(config), "attach"),
       config_(config),
       allowed_(config),
       own_memory_(config.own_memory) {
     if (!epoll_.valid()) {
         throw Error(errno, "no epoll for the attach server");
     }
-    watch(listener_->fd(), kListener);
+    watch(listener_.fd(), kListener);
     watch(wake_.get(), kWake);
 }
 
@@ -220,7 +218,15 @@ void Connections::one_turn() {
     }
     lose_those_that_hung_up();
     end_strangers();
-    look_at_path();
+    if (!closed_.load(std::memory_order_acquire)) {
+        listener_.look(
+            Clock::now(),
+            [this] {
+                for (int i = 0; i < SOMAXCONN && accept_some(); ++i) {
+                }
+            },
+            [this](int fd) { watch(fd, kListener); });
+    }
     if (Clock::now() >= due_at_.load(std::memory_order_acquire)) {
         due_at_.store(Clock::time_point::max(), std::memory_order_release);
         ways_.due();
@@ -233,48 +239,10 @@ std::chrono::nanoseconds Connections::wait_limit() {
     return next <= now ? 0ns : std::min<std::chrono::nanoseconds>(next - now, any_strangers_ ? 100ms : 1000ms);
 }
 
-// Checks whether the socket's file still exists. A program that clears old files may remove the file, and then no
-// process finds the daemon.
-void Connections::look_at_path() {
-    const auto now = Clock::now();
-    if (now < next_look_ || closed_.load(std::memory_order_acquire)) {
-        return;
-    }
-    next_look_ = now + kLookEvery;
-    const auto standing = listener_->standing();
-    const auto before = std::exchange(stood_, standing);
-    if (standing == ListeningSocket::Standing::nothing) {
-        listen_anew();
-    } else if (standing == ListeningSocket::Standing::something_else && standing != before) {
-        log_warning("attach: something else stands at {} now and is left alone; until it is gone nobody can attach",
-                    place_.path.native());
-    }
-}
-
-void Connections::listen_anew() {
-    // Accepts the connections that wait in the old socket's queue before that socket ends.
-    for (int i = 0; i < SOMAXCONN && accept_some(); ++i) {
-    }
-    try {
-        auto anew = std::make_unique<ListeningSocket>(place_);
-        watch(anew->fd(), kListener);
-        listener_ = std::move(anew);
-        stood_ = ListeningSocket::Standing::own;
-        why_not_anew_.clear();
-        log_warning("attach: {} was removed, and is made anew", place_.path.native());
-    } catch (const Error& error) {
-        // The next look tries again. A reason is logged only if it differs from the last one.
-        if (why_not_anew_ != error.what()) {
-            why_not_anew_ = error.what();
-            log_warning("attach: {} was removed, and cannot be made anew yet: {}", place_.path.native(), error.what());
-        }
-    }
-}
-
 bool Connections::accept_some() {
     for (int i = 0; i < kAcceptedPerTurn; ++i) {
         let_disposal_catch_up(kUnclosedMax, kCatchUp);
-        ForeignFd socket = listener_->accept();
+        ForeignFd socket = listener_.accept();
         if (!socket.valid()) {
             if (errno == EMFILE || errno == ENFILE) {
                 note("no descriptors left; processes that attach have to wait");
@@ -296,13 +264,17 @@ bool Connections::accept_some() {
     return true;
 }
 
+const char* Connections::why_shut() const noexcept {
+    return closed_.load(std::memory_order_acquire) ? kStopping : paused() ? kPaused : nullptr;
+}
+
 void Connections::welcome(ForeignFd socket) {
     Peer peer = peer_of(socket.get());
     const std::string who = peer.describe();
     const std::uint32_t number = next_number_++;
     const auto refuse = [&](int error, const std::string& why) { turn_away(socket.get(), who, error, why); };
-    if (closed_.load(std::memory_order_acquire)) {
-        return refuse(ESHUTDOWN, kStopping);
+    if (const char* const why = why_shut()) {
+        return refuse(ESHUTDOWN, why);
     }
     if (is_reserved(peer.pidfd.get())) {
         return refuse(EMFILE, "the daemon has no descriptors left; raise its limit (LimitNOFILE)");
@@ -333,8 +305,8 @@ void Connections::welcome(ForeignFd socket) {
         account,
         Connection::Ways{.may_come =
                              [this, who](int its_socket) {
-                                 if (closed_.load(std::memory_order_acquire)) {
-                                     turn_away(its_socket, who, ESHUTDOWN, kStopping);
+                                 if (const char* const why = why_shut()) {
+                                     turn_away(its_socket, who, ESHUTDOWN, why);
                                      return false;
                                  }
                                  return true;

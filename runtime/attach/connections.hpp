@@ -24,7 +24,7 @@
 #include "attach/client_inbox.hpp"
 #include "attach/connection.hpp"
 #include "attach/credentials.hpp"
-#include "attach/listening_socket.hpp"
+#include "attach/kept_socket.hpp"
 #include "attach/reply.hpp"
 #include "base/foreign_fd.hpp"
 #include "base/heartbeat.hpp"
@@ -56,6 +56,9 @@ public:
     void stop() noexcept;
     /// From now on, refuses all processes that connect.
     void close() noexcept { closed_.store(true, std::memory_order_release); }
+    /// While paused, refuses all processes that connect.
+    void pause(bool yes) noexcept { paused_.store(yes, std::memory_order_release); }
+    [[nodiscard]] bool paused() const noexcept { return paused_.load(std::memory_order_acquire); }
     /// Changes the limits, and the users and groups that may attach. The change applies to processes that are attached
     /// already, too. A process that may not be attached any more is evicted (Heard::unwelcome). If this machine does
     /// not know a user or group, throws Error(EINVAL) and changes nothing.
@@ -90,10 +93,10 @@ private:
     [[nodiscard]] std::chrono::nanoseconds wait_limit();
     /// Accepts a few connections. Returns false if no other process waits, or if no descriptor is left.
     bool accept_some();
-    void look_at_path();
-    void listen_anew();
     void note(const std::string& what);
     void welcome(ForeignFd socket);
+    /// Why no process may attach now; null if processes may.
+    [[nodiscard]] const char* why_shut() const noexcept;
     [[nodiscard]] std::shared_ptr<Account> account_of_user(std::uint32_t uid);
     /// The number of connections without a first message: of all users, and of the user `uid`. Call this with mutex_
     /// held.
@@ -108,10 +111,10 @@ private:
     const Ways ways_;
     UniqueFd epoll_;
     UniqueFd wake_;
-    const SocketPlace place_;
-    std::unique_ptr<ListeningSocket> listener_;  // after start(), only the loop's thread uses it
+    KeptSocket listener_;  // after start(), only the loop's thread uses it
     std::atomic<bool> ending_{false};
     std::atomic<bool> closed_{false};
+    std::atomic<bool> paused_{false};
     std::atomic<Clock::time_point> due_at_{Clock::time_point::max()};
     std::atomic<std::uint64_t> refused_{0};
     Heartbeat heartbeat_;
@@ -133,9 +136,6 @@ private:
 
     // Used by the loop's thread only.
     bool any_strangers_ = false;
-    Clock::time_point next_look_{};
-    ListeningSocket::Standing stood_ = ListeningSocket::Standing::own;  // the state of the file at the last look
-    std::string why_not_anew_;  // the last logged reason why the socket cannot be made again
     std::uint32_t next_number_ = kFirstNumber;
 
     std::thread thread_;

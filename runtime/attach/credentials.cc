@@ -109,7 +109,7 @@ Peer peer_of(int socket) {
     socklen_t length = sizeof(credentials);
     if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
         const int error = errno;
-        throw Error(error, "the kernel does not say who attaches");
+        throw Error(error, "the kernel does not say who connects");
     }
     Peer peer{.pid = credentials.pid,
               .uid = credentials.uid,
@@ -131,7 +131,7 @@ Peer peer_of(int socket) {
     peer.pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
     if (!peer.pidfd.valid()) {
         const int error = errno;
-        throw Error(error, fmt::format("pid {} of uid {}, which attaches, cannot be watched", peer.pid, peer.uid));
+        throw Error(error, fmt::format("pid {} of uid {}, which connects, cannot be watched", peer.pid, peer.uid));
     }
     peer.net_raw = has_net_raw(peer);
     return peer;
@@ -149,6 +149,12 @@ AllowList::AllowList(const AttachConfig& config) : all_(config.users.empty() && 
 AllowList::AllowList(const AttachConfig::OwnMemory& config) : all_(config.all) {
     for (const std::string& user : config.users) {
         users_.push_back(user_id(user));
+    }
+}
+
+AllowList::AllowList(const ControlConfig& config) : all_(false), users_{0, ::geteuid()} {
+    if (!config.group.empty()) {
+        groups_.push_back(group_id(config.group));
     }
 }
 

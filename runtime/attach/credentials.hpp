@@ -1,4 +1,4 @@
-// The process at the other end of a Unix socket, and whether it may attach.
+// The process at the other end of a Unix socket, and whether it may attach or command.
 #pragma once
 
 #include <sys/types.h>
@@ -37,13 +37,15 @@ struct Rights {
 /// Error if the process has ended.
 [[nodiscard]] Peer peer_of(int socket);
 
-/// The users and groups of AttachConfig, as numbers.
+/// The users and groups of a configuration, as numbers.
 class AllowList {
 public:
     AllowList() = default;
     /// Throws Error(EINVAL) for a user or group that this machine does not know.
     explicit AllowList(const AttachConfig& config);
     explicit AllowList(const AttachConfig::OwnMemory& config);
+    /// Root, the user of this process, and the members of the group if the configuration names one.
+    explicit AllowList(const ControlConfig& config);
     [[nodiscard]] bool allows(const Peer& peer) const noexcept { return all_ || names(peer); }
     /// The peer's user, or one of its groups, is in the list.
     [[nodiscard]] bool names(const Peer& peer) const noexcept;

@@ -21,8 +21,8 @@
 namespace pollcore {
 namespace {
 
-Error cannot_listen(const std::filesystem::path& path, int error, const std::string& what) {
-    return Error(error, fmt::format("attach.path = \"{}\": {}", path.native(), what));
+Error cannot_listen(std::string_view key, const std::filesystem::path& path, int error, const std::string& what) {
+    return Error(error, fmt::format("{} = \"{}\": {}", key, path.native(), what));
 }
 
 // Removes the file that a killed daemon has left. The file may belong to the owner that the configuration names.
@@ -32,31 +32,39 @@ void remove_left_file(const SocketPlace& place) {
         return;
     }
     if (!S_ISSOCK(there->st_mode)) {
-        throw cannot_listen(place.path, EEXIST, "there is something else than a socket");
+        throw cannot_listen(place.key, place.path, EEXIST, "there is something else than a socket");
     }
     if (there->st_uid != ::geteuid() && there->st_uid != place.owner) {
         throw cannot_listen(
-            place.path, EADDRINUSE,
+            place.key, place.path, EADDRINUSE,
             fmt::format("the socket there is user {}'s; remove it, or name another path", there->st_uid));
     }
-    require_dead(place.path);
+    require_dead(place.path, place.key);
     if (!remove_only(place.path, SocketFile::of(*there))) {
-        throw cannot_listen(place.path, EADDRINUSE, "another process has just made a socket there");
+        throw cannot_listen(place.key, place.path, EADDRINUSE, "another process has just made a socket there");
     }
 }
 
 }  // namespace
 
 SocketPlace::SocketPlace(const AttachConfig& config)
-    : path(config.path),
+    : key("attach.path"),
+      path(config.path),
       owner(user_id(config.owner)),
       group(group_id(config.group)),
       mode(static_cast<mode_t>(config.mode)) {}
 
+SocketPlace::SocketPlace(const ControlConfig& config)
+    : key("control.path"),
+      path(config.path),
+      owner(user_id("")),
+      group(group_id(config.group)),
+      mode(config.group.empty() ? 0600 : 0660) {}
+
 ListeningSocket::ListeningSocket(const SocketPlace& place)
-    : path_(place.path), socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
-    const sockaddr_un address = socket_address(path_);
-    const auto fail = [&](int error, const char* what) { return cannot_listen(path_, error, what); };
+    : key_(place.key), path_(place.path), socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
+    const sockaddr_un address = socket_address(path_, key_);
+    const auto fail = [&](int error, const char* what) { return cannot_listen(key_, path_, error, what); };
     if (!socket_.valid()) {
         throw fail(errno, "no socket");
     }

@@ -1,4 +1,4 @@
-// The socket at which processes attach: a path with an owner, a group and a mode (unix(7)).
+// A socket at which other processes connect: a path with an owner, a group and a mode (unix(7)).
 //
 // Another process may put a file at the path, before or after the socket is made. Before the socket is made, only a
 // socket file of the daemon's user or of the configured owner is removed, and only if an attempt to connect proves that
@@ -10,6 +10,7 @@
 #include <sys/types.h>
 
 #include <filesystem>
+#include <string_view>
 
 #include "attach/socket_file.hpp"
 #include "base/foreign_fd.hpp"
@@ -20,6 +21,7 @@ namespace pollcore {
 
 /// The path, owner, group and mode of the socket. User and group are numbers.
 struct SocketPlace {
+    std::string_view key;  ///< the configuration's key for the path, for messages
     std::filesystem::path path;
     uid_t owner;  ///< -1: the daemon's user
     gid_t group;  ///< -1: the daemon's group
@@ -27,6 +29,8 @@ struct SocketPlace {
 
     /// Throws Error(EINVAL) for a user or group that this machine does not know.
     explicit SocketPlace(const AttachConfig& config);
+    /// Only the daemon's user may connect, and the members of the group if the configuration names one.
+    explicit SocketPlace(const ControlConfig& config);
 };
 
 /// The socket listens from its construction on. The destructor removes the socket's file.
@@ -51,6 +55,7 @@ public:
 private:
     void remove_own() noexcept;
 
+    const std::string_view key_;
     const std::filesystem::path path_;
     UniqueFd socket_;
     SocketFile file_;

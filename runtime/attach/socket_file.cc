@@ -17,12 +17,12 @@
 
 namespace pollcore {
 
-sockaddr_un socket_address(const std::filesystem::path& path) {
+sockaddr_un socket_address(const std::filesystem::path& path, std::string_view key) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     const std::string& text = path.native();
     if (text.empty() || text.size() >= sizeof(address.sun_path)) {
-        throw Error(ENAMETOOLONG, fmt::format("attach.path = \"{}\": a socket's path has 1 to {} characters", text,
+        throw Error(ENAMETOOLONG, fmt::format("{} = \"{}\": a socket's path has 1 to {} characters", key, text,
                                               sizeof(address.sun_path) - 1));
     }
     std::memcpy(address.sun_path, text.c_str(), text.size());
@@ -38,10 +38,10 @@ std::optional<struct stat> look_at(const std::filesystem::path& path) noexcept {
 // If a stream or a seqpacket socket is bound to the file, the kernel returns EPROTOTYPE, even before that socket
 // listens. Connecting with a seqpacket socket would fail with ECONNREFUSED between another daemon's bind and its
 // listen, and the daemon would seem dead.
-void require_dead(const std::filesystem::path& path) {
-    const sockaddr_un address = socket_address(path);
+void require_dead(const std::filesystem::path& path, std::string_view key) {
+    const sockaddr_un address = socket_address(path, key);
     const auto fail = [&](int error, const char* what) {
-        return Error(error, fmt::format("attach.path = \"{}\": {}", path.native(), what));
+        return Error(error, fmt::format("{} = \"{}\": {}", key, path.native(), what));
     };
     const UniqueFd asking(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!asking.valid()) {

@@ -10,6 +10,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <string_view>
 
 namespace pollcore {
 
@@ -23,8 +24,9 @@ struct SocketFile {
     bool operator==(const SocketFile&) const = default;
 };
 
-/// Throws Error(ENAMETOOLONG) if `path` is empty or too long.
-[[nodiscard]] sockaddr_un socket_address(const std::filesystem::path& path);
+/// Throws Error(ENAMETOOLONG) if `path` is empty or too long. `key` is the configuration's key for the path, for the
+/// error's text.
+[[nodiscard]] sockaddr_un socket_address(const std::filesystem::path& path, std::string_view key = "attach.path");
 
 /// The status of the file `path`. Does not follow a link (lstat(2)). Returns nothing, and sets errno, if the file
 /// cannot be seen or does not exist (ENOENT).
@@ -32,7 +34,7 @@ struct SocketFile {
 
 /// Tries to connect to the file. Throws Error(EADDRINUSE) if this does not prove that no socket is bound to the file
 /// any more. A process that listens there does not notice the attempt.
-void require_dead(const std::filesystem::path& path);
+void require_dead(const std::filesystem::path& path, std::string_view key = "attach.path");
 
 /// Removes `path` if it names `file`. Returns true also if `path` names nothing. Returns false if `path` names another
 /// file, which stays. Throws Error if `path` cannot be removed.

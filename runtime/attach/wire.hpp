@@ -661,6 +661,7 @@ struct EventTold {
     std::uint64_t lost_after = 0;
     NameText device;
     NameText worker;
+    ErrorText text;  ///< why the daemon ends the attachment; else empty
 };
 
 template <class T>

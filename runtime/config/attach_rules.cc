@@ -1,4 +1,4 @@
-// Rules of [attach].
+// Rules of [attach] and [control].
 #include <sys/un.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ Refusal check_known(AccountKind kind, const std::string& name) {
 }  // namespace
 
 std::string SocketPathRule::accepted() const {
-    return fmt::format("an absolute path of at most {} characters, or \"\": nobody attaches", kPathMax);
+    return fmt::format("an absolute path of at most {} characters, or \"\": {}", kPathMax, empty_means);
 }
 
 Refusal SocketPathRule::check(const Value& value) const {
@@ -56,8 +56,8 @@ Refusal SocketPathRule::check(const Value& value) const {
 }
 
 std::string AccountRule::accepted() const {
-    return fmt::format("the name of a {} of this machine, or a number up to {}, or \"\": the daemon's own",
-                       kind == AccountKind::user ? "user" : "group", kNoAccount - 1);
+    return fmt::format("the name of a {} of this machine, or a number up to {}, or \"\": {}",
+                       kind == AccountKind::user ? "user" : "group", kNoAccount - 1, empty_means);
 }
 
 Refusal AccountRule::check(const Value& value) const {

@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "config/rules.hpp"
 #include "config/validation.hpp"
@@ -46,9 +47,10 @@ void check_paths(const Config& config, const Origin& origin) {
                           "the absolute path of a directory that exists");
         }
     }
-    if (const auto& path = config.attach.path; !path.empty()) {
-        if (const Refusal why = check_socket_path(path)) {
-            origin.refuse("attach.path", toml_quoted(path.native()), *why,
+    for (const auto& [key, path] :
+         {std::pair("attach.path", &config.attach.path), {"control.path", &config.control.path}}) {
+        if (const Refusal why = path->empty() ? std::nullopt : check_socket_path(*path)) {
+            origin.refuse(key, toml_quoted(path->native()), *why,
                           "a path in a directory that exists, at which there is nothing or a socket");
         }
     }

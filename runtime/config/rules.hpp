@@ -136,6 +136,9 @@ struct DirectoryRule : TextRule {
 
 /// The path of a Unix socket, or empty.
 struct SocketPathRule : TextRule {
+    constexpr explicit SocketPathRule(std::string_view meaning_of_empty) : empty_means(meaning_of_empty) {}
+    std::string_view empty_means;
+
     [[nodiscard]] std::string accepted() const;
     [[nodiscard]] Refusal check(const Value& value) const;
     [[nodiscard]] std::string print(const Value& value) const { return toml_quoted(value); }
@@ -143,8 +146,10 @@ struct SocketPathRule : TextRule {
 
 /// A user or group of the machine, or empty.
 struct AccountRule : TextRule {
-    constexpr explicit AccountRule(AccountKind account_kind) : kind(account_kind) {}
+    constexpr explicit AccountRule(AccountKind account_kind, std::string_view meaning_of_empty = "the daemon's own")
+        : kind(account_kind), empty_means(meaning_of_empty) {}
     AccountKind kind;
+    std::string_view empty_means;
 
     [[nodiscard]] std::string accepted() const;
     [[nodiscard]] Refusal check(const Value& value) const;

@@ -99,7 +99,7 @@ void each_field(const MemoryConfig&, const Cpus&, Visit&& visit) {
 
 template <class Visit>
 void each_field(const AttachConfig& attach, const Cpus&, Visit&& visit) {
-    visit(optional("path"), &AttachConfig::path, SocketPathRule{});
+    visit(optional("path"), &AttachConfig::path, SocketPathRule("nobody attaches"));
     const bool any = !attach.path.empty();
     constexpr std::string_view kOnly = "an [attach] with a path";
     visit(optional_if(any, "owner", kOnly), &AttachConfig::owner, AccountRule{AccountKind::user});
@@ -125,6 +125,13 @@ void each_field(const AttachConfig& attach, const Cpus&, Visit&& visit) {
           CountRule{0, kListenersMax});
     visit(optional_if(any, "user_objects_max", kOnly), &AttachConfig::user_objects_max, CountRule{0, kObjectsMax});
     visit(optional_if(any, "user_registered_max", kOnly), &AttachConfig::user_registered_max, kUserRegisteredMax);
+}
+
+template <class Visit>
+void each_field(const ControlConfig& control, const Cpus&, Visit&& visit) {
+    visit(optional("path"), &ControlConfig::path, SocketPathRule("there is no such socket"));
+    visit(optional_if(!control.path.empty(), "group", "a [control] with a path"), &ControlConfig::group,
+          AccountRule(AccountKind::group, "nobody's"));
 }
 
 template <class Visit>
@@ -191,6 +198,7 @@ void each_section(AnyConfig& config, Visit&& visit) {
     visit.table("runtime", config);
     visit.table("memory", config.memory);
     visit.table("attach", config.attach);
+    visit.table("control", config.control);
     visit.table("statistics", config.statistics);
     visit.list("device", config.devices);
     visit.list("worker", config.workers);

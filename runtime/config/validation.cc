@@ -94,6 +94,13 @@ void check_cores(const Config& config, const Cpus& cpus, const Origin& origin) {
     }
 }
 
+void check_sockets(const Config& config, const Origin& origin) {
+    if (!config.control.path.empty() && config.control.path == config.attach.path) {
+        origin.refuse("control.path", toml_quoted(config.control.path.native()), "processes attach there (attach.path)",
+                      "another path than attach.path");
+    }
+}
+
 void check_moderation(const Config& config, const Origin& origin) {
     for (std::size_t i = 0; i < config.workers.size(); ++i) {
         const WorkerConfig& worker = config.workers[i];
@@ -231,6 +238,7 @@ void check(const Config& config, const Cpus& cpus, const Origin& origin) {
     check_names(config.workers, "worker", origin);
     check_names(config.services, "service", origin);
     check_cores(config, cpus, origin);
+    check_sockets(config, origin);
     check_moderation(config, origin);
     for (std::size_t i = 0; i < config.services.size(); ++i) {
         check_service(config, i, origin);

@@ -9,6 +9,7 @@
 //   address_handles.cc    address handles          events.cc             events of devices and reports of workers
 //   workers.cc            starting workers         flow_control.cc       flow control of queue pairs
 //   shared_receive_queues.cc, receive_pools.cc
+//   inventory.cc           what there is
 //
 // Thread safety: the functions of ControlSide may be called from any thread. Most of them do their work in jobs on the
 // control thread (executor_). Functions named *_here must be called on the control thread. Application threads wait for
@@ -37,6 +38,7 @@
 #include "connect/connector.hpp"
 #include "connect/transitions.hpp"
 #include "control/handle_pool.hpp"
+#include "control/inventory.hpp"
 #include "control/platform.hpp"
 #include "control/runtime_statistics.hpp"
 #include "control/slots.hpp"
@@ -92,6 +94,9 @@ public:
     /// The session's rings contain data that a correct session never writes. Returns false if the session belongs to
     /// none of the served processes.
     virtual bool session_broken(std::uint32_t session) = 0;
+    /// The attached process that has this listener; 0: none.
+    [[nodiscard]] virtual std::uint32_t owner_of_listener(std::uint32_t device,
+                                                          std::uint64_t listener) const noexcept = 0;
     /// Calls `take` for each attached process.
     virtual void each_process(const std::function<void(const ProcessFigures&)>& take) = 0;
     /// The runtime ends. After this call returns, the host must not use the runtime.
@@ -234,6 +239,12 @@ public:
     /// Runs `job` on the control thread and waits for it. Must be called from another thread. Throws the job's
     /// exception.
     void call(std::function<void()> job);
+    /// Runs `job` on the control thread and returns its result. On the control thread itself, runs `job` at once.
+    /// Throws as the calls of ControlSide: Error(ETIMEDOUT) if `job` has not begun within Config::hang_limit.
+    template <class F>
+    auto ask(F&& job) {
+        return executor_->run(std::forward<F>(job));
+    }
     /// From now on the runtime calls `host`, or nobody if `host` is null.
     void set_host(ClientHost* host) noexcept { host_ = host; }
     void require_running() const;
@@ -373,6 +384,16 @@ public:
 
     /// RuntimeStatistics::copy_for(). Throws Error(EOPNOTSUPP) if there are no statistics.
     [[nodiscard]] UniqueFd copy_statistics_here(std::uint32_t client);
+    // inventory.cc: what there is. For a daemon, which calls these in jobs (ask(), post()).
+    [[nodiscard]] std::vector<ListedWorker> workers_here() const;
+    [[nodiscard]] std::vector<ListedDevice> devices_here() const;
+    [[nodiscard]] std::vector<ListedSession> sessions_here() const;
+    [[nodiscard]] std::vector<ListedQueuePair> queue_pairs_here() const;
+    [[nodiscard]] std::vector<ListedSharedReceiveQueue> shared_receive_queues_here() const;
+    [[nodiscard]] std::vector<ListedReceivePool> receive_pools_here() const;
+    [[nodiscard]] std::vector<ListedListener> listeners_here();
+    [[nodiscard]] std::vector<ListedMemoryRegion> memory_regions_here() const;
+
     /// Any thread may call this. Does not use the control thread.
     [[nodiscard]] Health health() const;
 
@@ -585,6 +606,10 @@ private:
     void fail_qp(const ibv_qp* qp, Status cause);
     void replace_cq(WorkerSlot& worker, std::uint32_t index);
     [[nodiscard]] std::uint32_t worker_index(const WorkerSlot& worker) const;
+
+    // inventory.cc
+    [[nodiscard]] const std::string& device_name_here(std::uint32_t device) const noexcept;
+    [[nodiscard]] std::uint32_t process_of_session_here(std::uint32_t session) const noexcept;
 
     // client_devices.cc
     [[nodiscard]] bool is_device_in_use(const DeviceSlot& device) const noexcept;

@@ -626,7 +626,7 @@ TEST_F(AttachTest, AProcessOfAnotherVersionIsToldSo) {
     wire::Answer<wire::Attached> answer;
     ASSERT_TRUE(packet.read(answer));
     EXPECT_EQ(answer.outcome.error, EPROTO);
-    EXPECT_EQ(answer.outcome.text.string(), "this daemon speaks version 6 of the attach protocol, and the process 7");
+    EXPECT_EQ(answer.outcome.text.string(), "this daemon speaks version 7 of the attach protocol, and the process 8");
     // The daemon then closes the connection.
     ASSERT_EQ(::poll(&readable, 1, 5000), 1);
     EXPECT_EQ(wire::recv_packet(socket.get(), packet), EPIPE);

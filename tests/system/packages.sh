@@ -190,6 +190,13 @@ as_user stranger pollperf lat --config "$config" --attach "$socket" -n 200 >"$wo
 grep -qi 'permission denied' "$work/stranger.out"
 passed "$(grep -c attached "$work/attached.out") lines are of the attached path"
 
+step='root gives the daemon commands, and one who may only attach does not'
+in_root "$root" pollctl health >"$work/health.out" 2>&1
+code=0
+as_user trader pollctl status >"$work/status.out" 2>&1 || code=$?
+[[ $code -eq 3 ]] || fail "pollctl ended with $code"
+passed
+
 step='SIGTERM ends it with 0'
 stop
 passed

@@ -125,7 +125,8 @@ def help_of(name, cache={}):
     """Returns the whole help texts of a program of this project; empty for any other program."""
     if name not in cache:
         commands = {"pollcored": [[BUILD / "apps/pollcored/pollcored", "--help-all"]],
-                    "pollperf": [[BUILD / "apps/pollperf/pollperf", *command, "--help-all"] for command in ((), ("lat",), ("wake",))]}
+                    "pollperf": [[BUILD / "apps/pollperf/pollperf", *command, "--help-all"] for command in ((), ("lat",), ("wake",))],
+                    "pollctl": [[BUILD / "apps/pollctl/pollctl", *command, "--help-all"] for command in ((), ("disconnect",), ("drain",))]}
         if (ROOT / name).is_file() and name.startswith("scripts/"):
             commands[name] = [[ROOT / name, "--help"]]
             (ROOT / name).stat().st_mode & 0o100 or complain(name, "cannot be run")

@@ -83,6 +83,9 @@ path = "$work/run/attach.sock"
 group = "0"
 mode = "0666"
 $1
+[control]
+path = "$work/run/control.sock"
+group = "0"
 TEXT
 }
 mkdir "$work/run"
@@ -113,6 +116,8 @@ within 60 grep -q . "$work/load.out"
 served=$(pgrep -P "$daemon" -x pollcored)
 kill -HUP "$served"
 within 60 grep -q 'SIGHUP: reloaded' "$work/daemon.out"
+[[ $(stat -c '%u %g %a' "$work/run/control.sock") == "$nobody 0 660" ]] || fail 'the control socket has another owner, group or mode'
+"$(dirname "$pollcored")/pollctl" --socket "$work/run/control.sock" health >"$work/health.out" 2>&1
 kill -TERM "$served"
 code=0
 wait "$daemon" || code=$?

@@ -108,11 +108,10 @@ inline std::vector<BadFile> all() {
          "f.toml:1: worker: there is none; accepted: 1 to 128 tables [[worker]]"},
         {"an_unknown_table", join({kDevice, kWorker, "[[services]]\nname = \"s\"\n"}),
          "f.toml:7: services = [...]: there is no such key, did you mean \"service\"?; accepted: [runtime], "
-         "[memory], [attach], [statistics], [[device]], [[worker]], [[service]]"},
+         "[memory], [attach], [control], [statistics], [[device]], [[worker]], [[service]]"},
         {"a_key_outside_of_tables", join({"qps_max = 16\n", kDevice, kWorker}),
-         "f.toml:1: qps_max = 16: there is no such key; accepted: [runtime], [memory], [attach], [statistics], "
-         "[[device]], "
-         "[[worker]], [[service]]"},
+         "f.toml:1: qps_max = 16: there is no such key; accepted: [runtime], [memory], [attach], [control], "
+         "[statistics], [[device]], [[worker]], [[service]]"},
         {"a_device_that_is_no_list", join({"[device]\nname = \"d\"\n", kWorker}),
          "f.toml:1: device = {...}: it is a table where a list of tables belongs; accepted: a table "
          "[[device]] for each device"},
@@ -427,6 +426,18 @@ inline std::vector<BadFile> all() {
          "f.toml:9: attach.mode = \"0000\": nobody may write, and whoever attaches must be allowed to; accepted: the "
          "permissions in "
          "octal, as chmod(1) takes them, such as \"0660\""},
+        {"a_relative_control_socket", join({kDevice, kWorker, "[control]\npath = \"p.sock\"\n"}),
+         "f.toml:8: control.path = \"p.sock\": it is relative, and the daemon's working directory is not the "
+         "operator's; accepted: an absolute path of at most 107 characters, or \"\": there is no such socket"},
+        {"a_control_group_without_a_socket", join({kDevice, kWorker, "[control]\ngroup = \"root\"\n"}),
+         "f.toml:8: control.group = \"root\": this key is for a [control] with a path only; accepted: path"},
+        {"an_unknown_control_group",
+         join({kDevice, kWorker, "[control]\npath = \"/run/c.sock\"\ngroup = \"no-such-group\"\n"}),
+         "f.toml:9: control.group = \"no-such-group\": this machine has no group \"no-such-group\"; accepted: the name "
+         "of a group of this machine, or a number up to 4294967294, or \"\": nobody's"},
+        {"one_socket_for_both", attach_with("[control]\npath = \"/run/p.sock\""),
+         "f.toml:10: control.path = \"/run/p.sock\": processes attach there (attach.path); accepted: another path than "
+         "attach.path"},
         {"a_socket_that_may_only_be_read", attach_with("mode = \"0444\""),
          "f.toml:9: attach.mode = \"0444\": nobody may write, and whoever attaches must be allowed to; accepted: *"},
         {"two_devices_of_a_name", join({kDevice, kDevice, kWorker}),

@@ -62,6 +62,7 @@ TEST(Sample, of_pollcored_shows_the_defaults) {
     Config defaults = small_config("soft0", "worker0");
     defaults.services.push_back({.name = "echo0", .device = "soft0", .worker = "worker0", .address = "echo0"});
     defaults.attach.path = kAttachPath;  // without this, nobody could attach to a freshly installed daemon
+    defaults.control.path = "/run/pollcore/control.sock";
     EXPECT_EQ(parsed, defaults);
 }
 
@@ -180,6 +181,9 @@ size = "64MiB"  # default
 [attach]
 path = ""  # default
 
+[control]
+path = ""  # default
+
 [statistics]
 segment = "auto"  # default
 name = ""  # default
@@ -238,6 +242,10 @@ public:
         made.statistics.name = pick({"", "trading-1"});
         made.statistics.group = pick({"", "root", "123456"});
         made.memory.size = number(8, 1u << 19) * (2ull << 20);
+        if (number(0, 1) != 0) {
+            made.control.path = pick({"/run/c.sock", "/tmp/c d"});
+            made.control.group = pick({"", "root", "123456"});
+        }
         if (number(0, 1) != 0) {
             made.attach.path = pick({"/run/p.sock", "/tmp/a b", "/tmp/\"quoted\" \\ back"});
             made.attach.owner = pick({"", "root", "0", "4294967294"});

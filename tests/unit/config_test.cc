@@ -153,9 +153,8 @@ TEST(ConfigFile, deep_within_dots_and_brackets_is_no_stack_overflow) {
         text += i == 125 ? "]\n" : "]}\n";
     }
     EXPECT_EQ(message_of(text),
-              "f.toml:1: a = {...}: there is no such key; accepted: [runtime], [memory], [attach], [statistics], "
-              "[[device]], [[worker]], "
-              "[[service]]");
+              "f.toml:1: a = {...}: there is no such key; accepted: [runtime], [memory], [attach], [control], "
+              "[statistics], [[device]], [[worker]], [[service]]");
 }
 
 // ---- Configurations built in code ----

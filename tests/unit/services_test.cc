@@ -398,6 +398,25 @@ TEST_F(ServicesTest, AConnectionThatIsOneTooManyIsRejectedUntilAnotherLeaves) {
     EXPECT_TRUE(third->ping(8, 3));
 }
 
+TEST_F(ServicesTest, NewPeersAreRejectedWhileNoneAreAdmitted) {
+    start_echo(4, 4);
+    const auto stays = peer();
+    stays->connect("echo0");
+    service().admit_peers(false);
+    const auto rejected = peer();
+    try {
+        rejected->connect("echo0");
+        FAIL() << "connected";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), std::errc::connection_refused) << error.what();
+    }
+    EXPECT_TRUE(stays->ping(8, 3)) << "the connection that exists goes on";
+    service().admit_peers(true);
+    const auto admitted = peer();
+    admitted->connect("echo0");
+    EXPECT_TRUE(admitted->ping(8, 3));
+}
+
 TEST_F(ServicesTest, PeersThatComeAndGoLeaveNothingBehind) {
     start_echo(4, 2);
     for (std::uint32_t i = 0; i < 40; ++i) {

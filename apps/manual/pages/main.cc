@@ -8,6 +8,7 @@
 
 #include "manual/manual.hpp"
 #include "pollcored/daemon_command_line.hpp"
+#include "pollctl/ctl_command_line.hpp"
 #include "pollperf/perf_command_line.hpp"
 #include "pollstat/stat_command_line.hpp"
 
@@ -36,19 +37,21 @@ int main(int argc, char** argv) {
     const daemon::DaemonCommandLine of_daemon(argv[2]);
     const perf::PerfCommandLine of_perf;
     const stat::StatCommandLine of_stat;
+    const ctl::CtlCommandLine of_ctl;
 
     std::vector<manual::Section> daemon_sections = daemon::DaemonCommandLine::sections();
     daemon_sections.push_back(
         {"Files",
          {{argv[2], "The configuration. Its comments say what each key means, and what it accepts."},
-          {"/run/pollcore/pollcored.sock", "Where processes attach, by the configuration that is installed."}}});
+          {"/run/pollcore/pollcored.sock", "Where processes attach, by the configuration that is installed."},
+          {"/run/pollcore/control.sock", "Where pollctl connects, by the configuration that is installed."}}});
     const std::vector<manual::Section> perf_sections = perf::PerfCommandLine::sections();
     const manual::Page pages[] = {
         {&of_daemon.app,
          "pollcored",
          "share RDMA devices among processes",
          daemon_sections,
-         {"pollperf(1)", "pollstat(1)", "systemctl(1)", "rdma(8)", "ibv_devices(1)"}},
+         {"pollctl(1)", "pollperf(1)", "pollstat(1)", "systemctl(1)", "rdma(8)", "ibv_devices(1)"}},
         {&of_perf.app,
          "pollperf",
          "measure RDMA operations",
@@ -68,13 +71,19 @@ int main(int argc, char** argv) {
          "pollstat",
          "show what runtimes of pollcore do",
          stat::StatCommandLine::sections(),
-         {"pollcored(1)", "pollperf(1)"}},
+         {"pollcored(1)", "pollctl(1)", "pollperf(1)"}},
+        {.command = &of_ctl.app,
+         .name = "pollctl",
+         .summary = "give a running pollcored commands",
+         .sections = ctl::CtlCommandLine::sections(),
+         .see_also = {"pollcored(1)", "pollstat(1)", "systemctl(1)"},
+         .has_subcommands = true},
     };
     bool written = true;
     for (const manual::Page& page : pages) {
         written &= write(directory / (page.name + ".1"), manual::manual_page(page));
     }
-    for (const CLI::App* program : {&of_daemon.app, &of_perf.app, &of_stat.app}) {
+    for (const CLI::App* program : {&of_daemon.app, &of_perf.app, &of_stat.app, &of_ctl.app}) {
         written &= write(directory / program->get_name(), manual::bash_completion(*program));
     }
     return written ? 0 : 1;
