@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "choice.hpp"
+#include "exporter.hpp"
 #include "harmless.hpp"
 #include "json.hpp"
 #include "live.hpp"
@@ -93,6 +94,7 @@ int run(const Options& options) {
         case Options::Action::once: return once(options);
         case Options::Action::events: return events(options);
         case Options::Action::watch: return watch(options);
+        case Options::Action::prometheus: return serve_prometheus(options);
     }
     return kExitUsage;
 }

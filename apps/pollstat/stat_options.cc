@@ -1,5 +1,7 @@
 #include "stat_options.hpp"
 
+#include <algorithm>
+
 #include "stat_command_line.hpp"
 
 namespace pollcore::stat {
@@ -33,6 +35,22 @@ StatCommandLine::StatCommandLine() {
         ->check(CLI::Range(0.05, 3600.0).description(""))
         ->capture_default_str();
     app.add_option("--count", count, "With --watch: stop after so many lines")->type_name("LINES");
+    auto* const prometheus_option =
+        app.add_option("--prometheus", prometheus,
+                       "Offer metrics to Prometheus at this address, until SIGTERM: 127.0.0.1:PORT, [::1]:PORT, or "
+                       ":PORT for all addresses. Without RUNTIME: of all runtimes of this host, also of those that "
+                       "start later")
+            ->type_name("ADDRESS");
+    for (const char* const other : {"--list", "--once", "--events", "--json", "--watch"}) {
+        prometheus_option->excludes(app.get_option(other));
+    }
+    app.add_option("--per", per,
+                   "With --prometheus: metrics of each session or queue pair, instead of sums by worker, device and "
+                   "user. There may be thousands")
+        ->type_name("session,queue_pair")
+        ->delimiter(',')
+        ->check(CLI::IsMember({"session", "queue_pair"}).description(""))
+        ->needs(prometheus_option);
     help.show(app, {{"runtime"},
                     {"--list"},
                     {"--once"},
@@ -41,14 +59,18 @@ StatCommandLine::StatCommandLine() {
                     {"--watch", "Print one value at each interval, such as worker0.busy"},
                     {"--interval"},
                     {"--count"},
+                    {"--prometheus", "Offer metrics to Prometheus at this address"},
+                    {"--per"},
                     {"--version"}});
 }
 
 std::vector<manual::Section> StatCommandLine::sections() {
     return {
         {"Exit status",
-         {{"0", "It showed what was asked for."},
-          {"1", "There is no such runtime, its segment may not be read, or it ended meanwhile."},
+         {{"0", "It showed what was asked for. With --prometheus: it ended because of SIGTERM or SIGINT."},
+          {"1",
+           "There is no such runtime, its segment may not be read, or it ended meanwhile. With --prometheus: it cannot "
+           "listen at the address."},
           {"2", "The command line is wrong."}}},
         {"Segments",
          {{"",
@@ -66,7 +88,8 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
         return {std::nullopt, line.app.exit(error) == 0 ? kExitOk : kExitUsage};
     }
     Options options;
-    options.action = line.list                ? Options::Action::list
+    options.action = !line.prometheus.empty() ? Options::Action::prometheus
+                     : line.list              ? Options::Action::list
                      : line.events            ? Options::Action::events
                      : !line.watch.empty()    ? Options::Action::watch
                      : line.once || line.json ? Options::Action::once
@@ -76,6 +99,12 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
     options.watch = line.watch;
     options.interval = std::chrono::nanoseconds(static_cast<std::int64_t>(line.interval * 1e9));
     options.count = line.count;
+    options.prometheus = line.prometheus;
+    const auto has = [&](const char* table) {
+        return std::find(line.per.begin(), line.per.end(), table) != line.per.end();
+    };
+    options.per_session = has("session");
+    options.per_queue_pair = has("queue_pair");
     return {std::move(options), kExitOk};
 }
 
