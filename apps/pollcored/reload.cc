@@ -58,6 +58,7 @@ std::vector<std::string> needs_restart(const Config& running, const Config& want
     compare("runtime", running, wanted, differ);
     compare("memory", running.memory, wanted.memory, differ);
     compare("attach", running.attach, wanted.attach, differ);
+    compare("statistics", running.statistics, wanted.statistics, differ);
     compare_lists("device", running.devices, wanted.devices, differ);
     compare_lists("worker", running.workers, wanted.workers, differ);
     return differ;

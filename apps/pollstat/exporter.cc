@@ -23,8 +23,8 @@ namespace {
 constexpr std::chrono::milliseconds kValid{100};
 constexpr int kIdleTimes = 10;  // how many times as long as making a text it is valid
 // Anybody may put files into /dev/shm. A user who puts many there must not take the time of the others' runtimes.
-constexpr std::size_t kSegmentsOfUser = 16;
-constexpr std::size_t kBytesOfUser = std::size_t{64} << 20;
+constexpr std::size_t kSegmentsOfUser = 64;
+constexpr std::size_t kBytesOfUser = std::size_t{256} << 20;
 constexpr std::size_t kSamplesOfUser = 200'000;
 constexpr std::size_t kSamplesOfExporter = 100;
 

@@ -1,4 +1,4 @@
-// Serves one text by HTTP, with libmicrohttpd (D55).
+// Serves one text by HTTP, by libmicrohttpd (D55).
 //
 // Clients are not trusted. Each connection has one request, which must be answered within some seconds. If there are
 // too many connections, the oldest one that has not yet sent its request is closed, so clients that are slow on purpose

@@ -216,6 +216,9 @@ struct StatisticsConfig {
     Segment segment = Segment::automatic;
     std::string name;   ///< by which pollstat shows the runtime; empty: the name of its program
     std::string group;  ///< whose members may read the segment; empty: the group of the process
+    /// DPDK's telemetry socket is open, and has the commands /pollcore/... Only the first runtime of a process decides,
+    /// because it starts EAL.
+    bool telemetry = false;
 
     bool operator==(const StatisticsConfig&) const = default;
 };
