@@ -47,7 +47,7 @@ StatCommandLine::StatCommandLine() {
     app.add_option("--per", per,
                    "With --prometheus: metrics of each session or queue pair, instead of sums by worker, device and "
                    "user. There may be thousands")
-        ->type_name("session,queue_pair")
+        ->type_name("{session,queue_pair}")
         ->delimiter(',')
         ->check(CLI::IsMember({"session", "queue_pair"}).description(""))
         ->needs(prometheus_option);
@@ -77,7 +77,18 @@ std::vector<manual::Section> StatCommandLine::sections() {
            "Each pollcored has a statistics segment, a file \"pollcore-*.statistics\" in /dev/shm; a program that "
            "embeds "
            "a runtime has one by choice ([statistics] segment). Its owner and the group of the configuration may read "
-           "it. The segment of a process that died stays until another runtime of its user starts."}}}};
+           "it. The segment of a process that died stays until another runtime of its user starts."}}},
+        {"Metrics",
+         {{"",
+           "With --prometheus, a field of a segment is the metric pollcore_TABLE_FIELD, in seconds or bytes, such as "
+           "pollcore_worker_steps_total. Texts and numbers that describe a thing are labels of pollcore_TABLE_info. "
+           "pollcore_user_FIELD is a sum over the processes of a user. Sums of counters, and the busy time of workers, "
+           "begin at zero with the exporter. Each series has the labels runtime, which is the name of the runtime, and "
+           "segment, which differs for two runtimes of one name."},
+          {"",
+           "pollcore_up is 0 for a runtime that has died, and for one that was named and does not exist. "
+           "pollcore_exporter_unreadable_segments counts what cannot be read. The text is made anew at most every 100 "
+           "ms. There is no authentication."}}}};
 }
 
 ParsedOptions parse_options(int argc, const char* const* argv) {

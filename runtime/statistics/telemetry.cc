@@ -112,8 +112,13 @@ void add_row(rte_tel_data* to, const ReadTable& table, const ReadRow& row) {
     }
 }
 
-/// What rows are called and refer to, from the row number `start` on: an array for each field, since EAL knows no lists
-/// of dictionaries. "next" is the start of the following answer, if the rows do not fit into one.
+std::uint64_t id_of(const ReadRow& row) {
+    return row.words[0].empty() ? 0 : row.words[0][0];
+}
+
+/// What rows are called and refer to: an array for each field, since EAL knows no lists of dictionaries. Begins with
+/// the first row whose number is not less than `start`. "next" is the start of the following answer, if the rows do not
+/// fit into one.
 void add_rows(rte_tel_data* to, const ReadTable& table, std::uint64_t start) {
     std::vector<std::size_t> columns;
     std::size_t bytes = 0;
@@ -123,29 +128,35 @@ void add_rows(rte_tel_data* to, const ReadTable& table, std::uint64_t start) {
             bytes += table.fields[i].name.size() + kAroundValue;
         }
     }
-    const std::size_t first = std::min<std::uint64_t>(start, table.rows.size());
-    std::size_t end = first;
-    for (; end < table.rows.size() && end - first < RTE_TEL_MAX_ARRAY_ENTRIES; ++end) {
+    std::vector<const ReadRow*> rows;
+    for (const ReadRow& row : table.rows) {
+        if (id_of(row) >= start) {
+            rows.push_back(&row);
+        }
+    }
+    std::sort(rows.begin(), rows.end(), [](const ReadRow* a, const ReadRow* b) { return id_of(*a) < id_of(*b); });
+    std::size_t fitting = 0;
+    for (; fitting < std::min<std::size_t>(rows.size(), RTE_TEL_MAX_ARRAY_ENTRIES); ++fitting) {
         for (const std::size_t i : columns) {
-            bytes += json_bytes(table.fields[i], table.rows[end], i);
+            bytes += json_bytes(table.fields[i], *rows[fitting], i);
         }
         if (bytes > kAnswerMax) {
             break;
         }
     }
     rte_tel_data_add_dict_u64(to, "rows", table.rows.size());
-    if (end < table.rows.size()) {
-        rte_tel_data_add_dict_u64(to, "next", end);
+    if (fitting < rows.size()) {
+        rte_tel_data_add_dict_u64(to, "next", id_of(*rows[fitting]));
+        rows.resize(fitting);
     }
     for (const std::size_t i : columns) {
         const bool is_text = table.fields[i].kind == Kind::text;
         Array array = new_array(is_text ? RTE_TEL_STRING_VAL : RTE_TEL_U64_VAL);
-        for (std::size_t row = first; row < end; ++row) {
+        for (const ReadRow* const row : rows) {
             if (is_text) {
-                rte_tel_data_add_array_string(array.get(), harmless_text(table.rows[row].texts[i]).c_str());
+                rte_tel_data_add_array_string(array.get(), harmless_text(row->texts[i]).c_str());
             } else {
-                rte_tel_data_add_array_u64(array.get(),
-                                           table.rows[row].words[i].empty() ? 0 : table.rows[row].words[i][0]);
+                rte_tel_data_add_array_u64(array.get(), row->words[i].empty() ? 0 : row->words[i][0]);
             }
         }
         add_array(to, table.fields[i].name, std::move(array));
@@ -166,7 +177,7 @@ const ReadRow& row_called(const ReadTable& table, std::string_view wanted) {
     const auto number = number_in(wanted);
     for (const ReadRow& row : table.rows) {
         if ((name && (table.name == "worker" || table.name == "device") && row.texts[*name] == wanted) ||
-            (number && !row.words[0].empty() && row.words[0][0] == *number)) {
+            (number && id_of(row) == *number)) {
             return row;
         }
     }
