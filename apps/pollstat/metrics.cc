@@ -17,7 +17,7 @@ using statistics::ReadTable;
 using statistics::Snapshot;
 using statistics::Unit;
 
-constexpr double kNanosecond = 1e-9;
+constexpr double kNanosecondsPerSecond = 1e9;
 // Numbers that name something. They say nothing as values.
 constexpr std::array<std::string_view, 5> kNumbersThatName{"core", "thread", "pid", "uid", "qp_num"};
 
@@ -45,7 +45,7 @@ std::string text_of_field(const ReadTable& table, const ReadRow& row, std::strin
 /// How a field becomes a metric.
 struct Conversion {
     std::string name;  // without the ending of a counter
-    double factor = 1;
+    double per_second = 1;
     bool converts = false;  // else the number is as it is in the segment
     bool possible = true;
 };
@@ -55,11 +55,11 @@ Conversion conversion_of(std::string_view subject, const ReadField& field, std::
     switch (field.unit) {
         case Unit::cycles:
             out.possible = cycles_per_second > 0;
-            out.factor = out.possible ? 1 / static_cast<double>(cycles_per_second) : 1;
+            out.per_second = out.possible ? static_cast<double>(cycles_per_second) : 1;
             out.converts = true;
             break;
         case Unit::nanoseconds:
-            out.factor = kNanosecond;
+            out.per_second = kNanosecondsPerSecond;
             out.converts = true;
             break;
         case Unit::bytes: out.name += out.name.ends_with("bytes") ? "" : "_bytes"; break;
@@ -78,8 +78,9 @@ void add_field(Exposition& out, std::string_view subject, const ReadField& field
         return;
     }
     if (field.kind == Kind::histogram || field.kind == Kind::latency) {
-        out.add_histogram(to.name, fmt::format("{}. The sum is estimated from the buckets.", help), labels,
-                          to.converts ? time_buckets(field.kind, words, to.factor) : number_buckets(field.kind, words));
+        out.add_histogram(
+            to.name, fmt::format("{}. The sum is estimated from the buckets.", help), labels,
+            to.converts ? time_buckets(field.kind, words, 1 / to.per_second) : number_buckets(field.kind, words));
         return;
     }
     if (field.kind != Kind::counter && field.kind != Kind::gauge) {
@@ -91,7 +92,7 @@ void add_field(Exposition& out, std::string_view subject, const ReadField& field
             its.emplace_back("index", std::to_string(i));
         }
         const MetricValue value =
-            to.converts ? MetricValue(static_cast<double>(words[i]) * to.factor) : MetricValue(words[i]);
+            to.converts ? MetricValue(static_cast<double>(words[i]) / to.per_second) : MetricValue(words[i]);
         field.kind == Kind::counter ? out.add_counter(to.name, help, its, value)
                                     : out.add_gauge(to.name, help, its, value);
     }
@@ -265,7 +266,7 @@ void Metrics::add_busy(Exposition& out, const Names& names, const ReadTable& tab
             busy = {.updated = runtime.updated, .idle = idle};
         }
         // The idle time may be a little newer than `updated`. A counter must not decrease even then.
-        const double passed = static_cast<double>(runtime.updated - busy.updated) * kNanosecond;
+        const double passed = static_cast<double>(runtime.updated - busy.updated) / kNanosecondsPerSecond;
         const double idled = (static_cast<double>(idle) - static_cast<double>(busy.idle)) /
                              static_cast<double>(names.cycles_per_second());
         busy.seconds = std::max(busy.seconds, passed - std::max(idled, 0.0));
@@ -292,10 +293,10 @@ void Metrics::add(Exposition& out, const std::string& segment, std::uint32_t own
     runtime.added = true;
     runtime.updated = std::max(runtime.updated, header.updated);
     out.add_gauge("pollcore_start_time_seconds", "When the runtime started, in seconds since 1970", {},
-                  static_cast<double>(header.began) * kNanosecond);
+                  static_cast<double>(header.began) / kNanosecondsPerSecond);
     out.add_counter("pollcore_updates", "How often the runtime wrote its figures", {}, header.updates);
     out.add_gauge("pollcore_update_age_seconds", "How old the figures are; they get old if the control thread hangs",
-                  {}, now > header.updated ? static_cast<double>(now - header.updated) * kNanosecond : 0.0);
+                  {}, now > header.updated ? static_cast<double>(now - header.updated) / kNanosecondsPerSecond : 0.0);
     const Names names(snapshot);
     for (const ReadTable& table : snapshot.tables) {
         if (table.fields.empty()) {

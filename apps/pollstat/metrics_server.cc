@@ -17,6 +17,9 @@ namespace {
 
 // A request and its headers. Prometheus sends about 300 bytes.
 constexpr std::size_t kRequestMax = 8192;
+// libmicrohttpd accepts ten connections before it closes those that were cut. At its own limit it would stop to accept,
+// and go on only when something else happens.
+constexpr std::size_t kConnectionsAboveMax = 128;
 constexpr const char* kMetricsType = "text/plain; version=0.0.4; charset=utf-8";
 constexpr const char* kFrontPage =
     "<!DOCTYPE html><title>pollstat</title><h1>pollcore</h1><p><a href=\"/metrics\">Metrics for Prometheus</a></p>\n";
@@ -76,12 +79,11 @@ struct MetricsServer::Callbacks {
 MetricsServer::MetricsServer(UniqueFd socket, Text metrics, ServerLimits limits)
     : metrics_(std::move(metrics)), limits_(limits) {
     const auto seconds = std::chrono::ceil<std::chrono::seconds>(limits_.connection_life).count();
-    // The limit is above ours, so that connections are accepted while others are being closed.
-    daemon_ = MHD_start_daemon(MHD_USE_EPOLL, 0, nullptr, nullptr, &Callbacks::handle, this, MHD_OPTION_LISTEN_SOCKET,
-                               socket.get(), MHD_OPTION_NOTIFY_CONNECTION, &Callbacks::notify, this,
-                               MHD_OPTION_CONNECTION_LIMIT, static_cast<unsigned>(2 * limits_.connections),
-                               MHD_OPTION_CONNECTION_MEMORY_LIMIT, kRequestMax, MHD_OPTION_CONNECTION_TIMEOUT,
-                               static_cast<unsigned>(seconds), MHD_OPTION_END);
+    daemon_ = MHD_start_daemon(
+        MHD_USE_EPOLL, 0, nullptr, nullptr, &Callbacks::handle, this, MHD_OPTION_LISTEN_SOCKET, socket.get(),
+        MHD_OPTION_NOTIFY_CONNECTION, &Callbacks::notify, this, MHD_OPTION_CONNECTION_LIMIT,
+        static_cast<unsigned>(limits_.connections + kConnectionsAboveMax), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        kRequestMax, MHD_OPTION_CONNECTION_TIMEOUT, static_cast<unsigned>(seconds), MHD_OPTION_END);
     if (daemon_ == nullptr) {
         throw Error(errno != 0 ? errno : EINVAL, "libmicrohttpd does not start");
     }

@@ -23,12 +23,12 @@ import urllib.parse
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "config/grafana-dashboard.json"
 BUILD = pathlib.Path(os.environ["POLLCORE_BUILD"])
-POLLCORED, POLLPERF, POLLSTAT = (BUILD / "apps" / name / name for name in ("pollcored", "pollperf", "pollstat"))
+POLLCORED, POLLSTAT = (BUILD / "apps" / name / name for name in ("pollcored", "pollstat"))
+ATTACHED_LOAD = BUILD / "tests/attached-load"
 SHARED_MEMORY = pathlib.Path("/dev/shm")
 RUNTIME = "prometheus-test"
 PATIENCE = 60  # seconds; ends a test that hangs
 
-# worker1 sleeps, so that it is woken up.
 CONFIG = """
 [runtime]
 share_cores = true
@@ -41,10 +41,6 @@ kind = "soft"
 name = "worker0"
 core = {core}
 idle = "yield"
-[[worker]]
-name = "worker1"
-core = {other_core}
-idle = [{{yield = "20us"}}, "event"]
 [attach]
 path = "{directory}/attach.sock"
 [[service]]
@@ -81,8 +77,7 @@ class Programs:
     def __init__(self, directory):
         self.directory = directory
         self.config = directory / "pollcored.toml"
-        cores = sorted(os.sched_getaffinity(0))
-        self.config.write_text(CONFIG.format(runtime=RUNTIME, core=cores[-1], other_core=cores[0], directory=directory))
+        self.config.write_text(CONFIG.format(runtime=RUNTIME, core=max(os.sched_getaffinity(0)), directory=directory))
         self.all = []
 
     def start(self, *command, **options):
@@ -101,8 +96,7 @@ class Programs:
 
     def traffic(self):
         """A process whose requests worker0 serves."""
-        return self.start(POLLPERF, "lat", "--attach", self.directory / "attach.sock", "--config", self.config, "-o", "send", "-n", "1000000000",
-                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return self.start(ATTACHED_LOAD, "load", self.directory / "attach.sock", 1, stdout=subprocess.DEVNULL)
 
     def exporter(self, *arguments, **options):
         """Returns the program and its port."""
@@ -205,7 +199,7 @@ def serves(programs):
             value(later, "pollcore_device_lost", device="soft0") != 0:
         fail("a worker, a runtime or a device is not described")
     process = [dict(labels) for name, labels in later if name == "pollcore_process_info"]
-    if len(process) != 1 or process[0]["pid"] != str(traffic.pid) or "pollperf" not in process[0]["name"]:
+    if len(process) != 1 or process[0]["pid"] != str(traffic.pid) or "attached-load" not in process[0]["name"]:
         fail(f"the processes are {process}")
     if value(later, "pollcore_user_bytes", uid=str(os.geteuid())) != value(later, "pollcore_process_bytes", process=process[0]["process"]):
         fail("a user has another sum than its only process")
@@ -433,8 +427,8 @@ def panels():
     return with_queries, [variables[name]["query"]["query"] for name in ("instance", "runtime")]
 
 
-# Queries of a share that is 0/0 where nothing happens: which, and what does not happen in this test.
-NOT_A_NUMBER = {"Time to wake up": "a worker that nobody wakes up"}
+# Queries whose result is 0/0 in this test, and why.
+NOT_A_NUMBER = {"Time to wake up": "the worker does not sleep"}
 
 
 def evaluates(programs):

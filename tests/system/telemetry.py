@@ -15,7 +15,7 @@ import tempfile
 import time
 
 BUILD = pathlib.Path(os.environ["POLLCORE_BUILD"])
-POLLCORED, POLLPERF = (BUILD / "apps" / name / name for name in ("pollcored", "pollperf"))
+POLLCORED, ATTACHED_LOAD = BUILD / "apps/pollcored/pollcored", BUILD / "tests/attached-load"
 PATIENCE = 60  # seconds; ends a test that hangs
 ANSWER_MAX = 16384  # bytes; EAL's limit
 
@@ -99,8 +99,8 @@ def stop(daemon):
 class Client:
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.connect(str(path))  # waits: EAL lets only one client wait to be accepted
         self.socket.settimeout(PATIENCE)
-        self.socket.connect(str(path))
         self.info = json.loads(self.socket.recv(ANSWER_MAX))
 
     def ask(self, command):
@@ -174,12 +174,11 @@ def pages(client):
 def attached(client, directory):
     if client.ask("/pollcore/processes")["process"] or client.ask("/pollcore/queue_pairs")["queue_pair"]:
         fail("there is a process already")
-    traffic = subprocess.Popen([POLLPERF, "lat", "--attach", directory / "attach.sock", "--config", directory / "pollcored.toml", "-o", "write",
-                                "-n", "100000000"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    traffic = subprocess.Popen([ATTACHED_LOAD, "survive", directory / "attach.sock"], stdout=subprocess.DEVNULL)
     queue_pairs = until("queue pairs", lambda: client.ask("/pollcore/queue_pairs")["queue_pair"])
     number = client.ask("/pollcore/processes")["process"][0]
     process = client.ask(f"/pollcore/process,{number}")
-    if process["pid"] != traffic.pid or not process["bytes"] or r'\"pollperf\"' not in process["name"]:  # as pollstat shows quotes
+    if process["pid"] != traffic.pid or not process["bytes"] or r'\"attached-load\"' not in process["name"]:  # as pollstat shows quotes
         fail(f"the process is {process}")
     if client.ask(f"/pollcore/queue_pair,{queue_pairs[0]}")["process"] != number:
         fail("the queue pair is of nobody")
@@ -209,7 +208,6 @@ def harm(path, daemon):
         client.socket.close()
     for _ in range(20):  # gone before the daemon's first word
         gone = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        gone.settimeout(PATIENCE)
         gone.connect(str(path))
         gone.close()
     deaf = Client(path)

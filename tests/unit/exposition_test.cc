@@ -20,9 +20,9 @@ namespace {
 using statistics::Kind;
 
 constexpr std::size_t kMany = 1000;
-constexpr std::uint64_t kCyclesPerSecond = 2'000'000'000;
+constexpr std::uint64_t kTestFrequency = 2'000'000'000;
 
-bool has(const std::string& text, const std::string& part) {
+bool contains(const std::string& text, const std::string& part) {
     return text.find(part) != std::string::npos;
 }
 
@@ -105,7 +105,7 @@ TEST(PrometheusText, ALabelIsThereOnceAndNoneIsPrometheussOwn) {
         "x", "X",
         {{"runtime", "another"}, {"le", "1"}, {"__name__", "y"}, {"", "z"}, {"1a", "z"}, {"a", "1"}, {"a", "2"}},
         std::uint64_t{1});
-    EXPECT_TRUE(has(out.text(), "\nx{runtime=\"r\",a=\"1\"} 1\n"));
+    EXPECT_TRUE(contains(out.text(), "\nx{runtime=\"r\",a=\"1\"} 1\n"));
 }
 
 TEST(PrometheusText, ASeriesIsThereOnce) {
@@ -113,11 +113,11 @@ TEST(PrometheusText, ASeriesIsThereOnce) {
     out.add_gauge("x", "X", {{"a", "1"}}, std::uint64_t{1});
     out.add_gauge("x", "X", {{"a", "1"}}, std::uint64_t{2});
     EXPECT_EQ(out.left_out_of_source(), 1u);
-    EXPECT_FALSE(has(out.text(), "} 2"));
+    EXPECT_FALSE(contains(out.text(), "} 2"));
     out.begin_source({{"runtime", "other"}}, kMany);
     out.add_gauge("x", "X", {{"a", "1"}}, std::uint64_t{3});
     EXPECT_EQ(out.left_out_of_source(), 0u);
-    EXPECT_TRUE(has(out.text(), "x{runtime=\"other\",a=\"1\"} 3"));
+    EXPECT_TRUE(contains(out.text(), "x{runtime=\"other\",a=\"1\"} 3"));
 }
 
 TEST(PrometheusText, AMetricHasOneType) {
@@ -168,7 +168,7 @@ TEST(PrometheusHistogram, LatenciesAreCountedBelowABoundOnlyIfTheySurelyAre) {
     add(100, 1);          // 50 ns, in the bucket from 96 to 111 cycles: above 50 ns at most
     add(2000, 10);        // 1 us, from 1792 to 2047
     add(4'000'000, 100);  // 2 ms
-    const Buckets buckets = time_buckets(Kind::latency, counts, 1.0 / kCyclesPerSecond);
+    const Buckets buckets = time_buckets(Kind::latency, counts, 1.0 / kTestFrequency);
     EXPECT_EQ(count_up_to(buckets, 5e-8), 0u);
     EXPECT_EQ(count_up_to(buckets, 1e-7), 1u);
     EXPECT_EQ(count_up_to(buckets, 1e-6), 1u);

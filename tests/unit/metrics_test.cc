@@ -25,9 +25,9 @@ using statistics::ReadTable;
 using statistics::Snapshot;
 using statistics::Unit;
 
-constexpr std::uint64_t kCyclesPerSecond = 2'000'000'000;
+constexpr std::uint64_t kFrequency = 2'000'000'000;
 
-bool has(const std::string& text, const std::string& part) {
+bool mentions(const std::string& text, const std::string& part) {
     return text.find(part) != std::string::npos;
 }
 
@@ -109,11 +109,11 @@ TEST_F(PrometheusSums, WithstandTablesThatChangeTheirFields) {
 // ---- Whole snapshots ----
 
 /// A runtime at a second of its life, with a worker that is busy for a quarter of the time.
-Snapshot at_second(std::uint64_t second) {
+Snapshot runtime_at(std::uint64_t second) {
     Snapshot all;
     all.alive = true;
     all.header.pid = 77;
-    all.header.cycles_per_second = kCyclesPerSecond;
+    all.header.cycles_per_second = kFrequency;
     all.header.began = 1'700'000'000'000'000'000;
     all.header.updated = (100 + second) * 1'000'000'000;
     all.header.updates = second * 20;
@@ -137,7 +137,7 @@ Snapshot at_second(std::uint64_t second) {
                                               {},
                                               {5},
                                               {1000 * second},
-                                              {kCyclesPerSecond / 4 * 3 * second},
+                                              {kFrequency / 4 * 3 * second},
                                               {4000},
                                               {second, 2 * second},
                                               wake_up,
@@ -211,7 +211,7 @@ protected:
 };
 
 TEST_F(PrometheusMetrics, FollowWhatTheSegmentSaysOfItsFields) {
-    const std::string text = look(at_second(10), 110'500'000'000);
+    const std::string text = look(runtime_at(10), 110'500'000'000);
     EXPECT_EQ(value(text, "pollcore_up"), "1");
     EXPECT_EQ(value(text, "pollcore_start_time_seconds"), "1700000000");
     EXPECT_EQ(value(text, "pollcore_update_age_seconds"), "0.5");
@@ -229,21 +229,21 @@ TEST_F(PrometheusMetrics, FollowWhatTheSegmentSaysOfItsFields) {
     EXPECT_EQ(value(text, R"(pollcore_device_lost{device="nic0"})"), "0");
     EXPECT_EQ(value(text, R"(pollcore_process_bytes{process="2",name="program\n2",uid="1001"})"), "200");
     EXPECT_EQ(value(text, R"(pollcore_process_info{process="2",name="program\n2",uid="1001",pid="4002"})"), "1");
-    EXPECT_FALSE(has(text, "event"));
-    EXPECT_FALSE(has(text, "worker_core"));
+    EXPECT_FALSE(mentions(text, "event"));
+    EXPECT_FALSE(mentions(text, "worker_core"));
     EXPECT_EQ(left_out, 0u);
 }
 
 TEST_F(PrometheusMetrics, SumTheProcessesOfEachUser) {
-    look(at_second(10));
-    Snapshot later = at_second(11);
+    look(runtime_at(10));
+    Snapshot later = runtime_at(11);
     const std::string text = look(later);
     EXPECT_EQ(value(text, R"(pollcore_user_processes{uid="1001"})"), "2");
     EXPECT_EQ(value(text, R"(pollcore_user_bytes{uid="1001"})"), "300");
     EXPECT_EQ(value(text, R"(pollcore_user_bytes{uid="1002"})"), "300");
     EXPECT_EQ(value(text, R"(pollcore_user_refused_total{uid="1001"})"), "3");
     EXPECT_EQ(value(text, R"(pollcore_user_refused_total{uid="1002"})"), "3");
-    EXPECT_FALSE(has(text, "pollcore_user_pid"));
+    EXPECT_FALSE(mentions(text, "pollcore_user_pid"));
     later.tables[3].rows.erase(later.tables[3].rows.begin(), later.tables[3].rows.begin() + 2);
     const std::string last = look(later);
     EXPECT_EQ(value(last, R"(pollcore_user_processes{uid="1001"})"), "0");
@@ -252,14 +252,14 @@ TEST_F(PrometheusMetrics, SumTheProcessesOfEachUser) {
 }
 
 TEST_F(PrometheusMetrics, SumSessionsByWorkerAndUserIfNotAskedForEach) {
-    look(at_second(10));
-    const std::string text = look(at_second(12));
+    look(runtime_at(10));
+    const std::string text = look(runtime_at(12));
     EXPECT_EQ(value(text, R"(pollcore_session_retired_total{worker="worker0"})"), "2") << "the runtime's own";
     EXPECT_EQ(value(text, R"(pollcore_session_retired_total{worker="worker0",uid="1001"})"), "10");
     EXPECT_EQ(value(text, R"(pollcore_session_device_stage_seconds_count{worker="worker0",uid="1001"})"), "40");
-    EXPECT_FALSE(has(text, "session="));
+    EXPECT_FALSE(mentions(text, "session="));
     metrics = Metrics{MetricsOptions{.per_session = true}};
-    const std::string each = look(at_second(12));
+    const std::string each = look(runtime_at(12));
     EXPECT_EQ(
         value(each, R"(pollcore_session_retired_total{session="3",name="s3",worker="worker0",process="2",uid="1001"})"),
         "36");
@@ -272,55 +272,55 @@ TEST_F(PrometheusMetrics, SumSessionsByWorkerAndUserIfNotAskedForEach) {
 
 TEST_F(PrometheusMetrics, CountTheBusyTimeWhichNeverDecreases) {
     const char* const busy = R"(pollcore_worker_busy_seconds_total{worker="worker0"})";
-    EXPECT_EQ(value(look(at_second(10)), busy), "0");
-    EXPECT_EQ(value(look(at_second(14)), busy), "1");
-    Snapshot newer_idle = at_second(15);
+    EXPECT_EQ(value(look(runtime_at(10)), busy), "0");
+    EXPECT_EQ(value(look(runtime_at(14)), busy), "1");
+    Snapshot newer_idle = runtime_at(15);
     newer_idle.header.updated -= 900'000'000;
     EXPECT_EQ(value(look(newer_idle), busy), "1");
-    EXPECT_EQ(value(look(at_second(18)), busy), "2");
-    Snapshot another = at_second(1);
+    EXPECT_EQ(value(look(runtime_at(18)), busy), "2");
+    Snapshot another = runtime_at(1);
     another.header.began += 1;
     EXPECT_EQ(value(look(another), busy), "0") << "another runtime in a file of this name";
 }
 
 TEST_F(PrometheusMetrics, TakeTheBusyTimeFromTheSegmentIfItHasOne) {
-    Snapshot snapshot = at_second(10);
+    Snapshot snapshot = runtime_at(10);
     snapshot.tables[1].fields[6] = {"busy", Kind::counter, Unit::cycles};
-    snapshot.tables[1].rows[0].words[6] = {kCyclesPerSecond * 3};
+    snapshot.tables[1].rows[0].words[6] = {kFrequency * 3};
     EXPECT_EQ(value(look(snapshot), R"(pollcore_worker_busy_seconds_total{worker="worker0"})"), "3");
     EXPECT_EQ(left_out, 0u);
 }
 
 TEST_F(PrometheusMetrics, OfADeadRuntimeSayOnlyThatItIsNotUp) {
-    Snapshot dead = at_second(10);
+    Snapshot dead = runtime_at(10);
     dead.alive = false;
     const std::string text = look(dead);
     EXPECT_EQ(value(text, "pollcore_up"), "0");
-    EXPECT_FALSE(has(text, "worker"));
+    EXPECT_FALSE(mentions(text, "worker"));
 }
 
 TEST_F(PrometheusMetrics, ForgetRuntimesThatHaveEnded) {
     const char* const busy = R"(pollcore_worker_busy_seconds_total{worker="worker0"})";
-    look(at_second(10));
+    look(runtime_at(10));
     metrics.forget_others();
-    EXPECT_EQ(value(look(at_second(14)), busy), "1") << "it is still there";
+    EXPECT_EQ(value(look(runtime_at(14)), busy), "1") << "it is still there";
     metrics.forget_others();
     metrics.forget_others();
-    EXPECT_EQ(value(look(at_second(14)), busy), "0");
+    EXPECT_EQ(value(look(runtime_at(14)), busy), "0");
 }
 
 TEST_F(PrometheusMetrics, WithoutAFrequencyThereAreNoTimesThatNeedOne) {
-    Snapshot snapshot = at_second(10);
+    Snapshot snapshot = runtime_at(10);
     snapshot.header.cycles_per_second = 0;
     const std::string text = look(snapshot);
     EXPECT_EQ(value(text, R"(pollcore_worker_sends_total{worker="worker0"})"), "10000");
-    EXPECT_FALSE(has(text, "idle_spin"));
-    EXPECT_FALSE(has(text, "inf"));
-    EXPECT_FALSE(has(text, "nan"));
+    EXPECT_FALSE(mentions(text, "idle_spin"));
+    EXPECT_FALSE(mentions(text, " inf"));
+    EXPECT_FALSE(mentions(text, " nan"));
 }
 
 TEST_F(PrometheusMetrics, OfARuntimeHaveALimit) {
-    const std::string text = look(at_second(10), 0, 20);
+    const std::string text = look(runtime_at(10), 0, 20);
     EXPECT_GT(left_out, 20u);
     EXPECT_EQ(value(text, "pollcore_up"), "1");
 }
@@ -330,7 +330,7 @@ TEST_F(PrometheusMetrics, OfAnEnemysTablesAreStillWellFormed) {
     const std::set<std::string> tables{"runtime", "worker", "device", "process", "session", "queue_pair", "", "x\n"};
     for (const MetricsOptions options : {MetricsOptions{}, MetricsOptions{true, true}}) {
         metrics = Metrics{options};
-        Snapshot snapshot = at_second(1);
+        Snapshot snapshot = runtime_at(1);
         snapshot.tables.clear();
         for (const std::string& name : tables) {
             ReadTable table{.name = name, .fields = {}, .rows = {}};
