@@ -33,6 +33,10 @@ std::string name_of(const statistics::Snapshot& snapshot) {
     return harmless({name.data(), ::strnlen(name.data(), name.size())});
 }
 
+bool is_called(const statistics::Snapshot& snapshot, const std::filesystem::path& file, const std::string& wanted) {
+    return wanted == std::to_string(snapshot.header.pid) || wanted == name_of(snapshot) || file == wanted;
+}
+
 std::filesystem::path choose(const std::string& wanted) {
     if (wanted.find('/') != std::string::npos) {
         return wanted;
@@ -48,7 +52,7 @@ std::filesystem::path choose(const std::string& wanted) {
         const std::string pid = std::to_string(each.snapshot.header.pid);
         others +=
             fmt::format("\n  {} (process {}{})", name_of(each.snapshot), pid, each.snapshot.alive ? "" : ", dead");
-        if (wanted.empty() ? each.snapshot.alive : wanted == pid || wanted == name_of(each.snapshot)) {
+        if (wanted.empty() ? each.snapshot.alive : is_called(each.snapshot, each.file, wanted)) {
             fitting.push_back(&each);
         }
     }

@@ -20,6 +20,9 @@ struct Found {
 /// The file that `wanted` names: a runtime's name, the number of its process, or a file. An empty text means the only
 /// runtime that is alive and may be read. Throws Error, which lists those that there are.
 [[nodiscard]] std::filesystem::path choose(const std::string& wanted);
+/// Whether the runtime has this name, or its process this number, or its segment is this file.
+[[nodiscard]] bool is_called(const statistics::Snapshot& snapshot, const std::filesystem::path& file,
+                             const std::string& wanted);
 /// The runtime's name, with characters that do no harm to a terminal.
 [[nodiscard]] std::string name_of(const statistics::Snapshot& snapshot);
 

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "choice.hpp"
+#include "exporter.hpp"
 #include "harmless.hpp"
 #include "json.hpp"
 #include "live.hpp"
@@ -133,6 +134,7 @@ int run(const Options& options) {
         case Options::Action::events: return events(options);
         case Options::Action::trace: return trace(options);
         case Options::Action::watch: return watch(options);
+        case Options::Action::prometheus: return serve_prometheus(options);
     }
     return kExitUsage;
 }

@@ -32,6 +32,8 @@ struct StatCommandLine {
     std::string trace;
     double interval = 1;
     std::uint64_t count = 0;
+    std::string prometheus;
+    std::vector<std::string> per;
 };
 
 }  // namespace pollcore::stat

@@ -1,5 +1,7 @@
 #include "stat_options.hpp"
 
+#include <algorithm>
+
 #include "stat_command_line.hpp"
 
 namespace pollcore::stat {
@@ -40,6 +42,22 @@ StatCommandLine::StatCommandLine() {
         ->check(CLI::Range(0.05, 3600.0).description(""))
         ->capture_default_str();
     app.add_option("--count", count, "With --watch and --trace: stop after so many lines or looks")->type_name("LINES");
+    auto* const prometheus_option =
+        app.add_option("--prometheus", prometheus,
+                       "Offer metrics to Prometheus at this address, until SIGTERM: 127.0.0.1:PORT, [::1]:PORT, or "
+                       ":PORT for all addresses. Without RUNTIME: of all runtimes of this host, also of those that "
+                       "start later")
+            ->type_name("ADDRESS");
+    for (const char* const other : {"--list", "--once", "--events", "--json", "--watch"}) {
+        prometheus_option->excludes(app.get_option(other));
+    }
+    app.add_option("--per", per,
+                   "With --prometheus: metrics of each session or queue pair, instead of sums by worker, device and "
+                   "user. There may be thousands")
+        ->type_name("{session,queue_pair}")
+        ->delimiter(',')
+        ->check(CLI::IsMember({"session", "queue_pair"}).description(""))
+        ->needs(prometheus_option);
     help.show(app, {{"runtime"},
                     {"--list"},
                     {"--once"},
@@ -49,21 +67,36 @@ StatCommandLine::StatCommandLine() {
                     {"--watch", "Print one value at each interval, such as worker0.busy"},
                     {"--interval"},
                     {"--count"},
+                    {"--prometheus", "Offer metrics to Prometheus at this address"},
+                    {"--per"},
                     {"--version"}});
 }
 
 std::vector<manual::Section> StatCommandLine::sections() {
     return {
         {"Exit status",
-         {{"0", "It showed what was asked for."},
-          {"1", "There is no such runtime, its segment may not be read, or it ended meanwhile."},
+         {{"0", "It showed what was asked for. With --prometheus: it ended because of SIGTERM or SIGINT."},
+          {"1",
+           "There is no such runtime, its segment may not be read, or it ended meanwhile. With --prometheus: it cannot "
+           "listen at the address."},
           {"2", "The command line is wrong."}}},
         {"Segments",
          {{"",
            "Each pollcored has a statistics segment, a file \"pollcore-*.statistics\" in /dev/shm; a program that "
            "embeds "
            "a runtime has one by choice ([statistics] segment). Its owner and the group of the configuration may read "
-           "it. The segment of a process that died stays until another runtime of its user starts."}}}};
+           "it. The segment of a process that died stays until another runtime of its user starts."}}},
+        {"Metrics",
+         {{"",
+           "With --prometheus, a field of a segment is the metric pollcore_TABLE_FIELD, in seconds or bytes, such as "
+           "pollcore_worker_steps_total. Texts and numbers that describe a thing are labels of pollcore_TABLE_info. "
+           "pollcore_user_FIELD is a sum over the processes of a user. Sums of counters, and the busy time of workers, "
+           "begin at zero with the exporter. Each series has the labels runtime, which is the name of the runtime, and "
+           "segment, which differs for two runtimes of one name."},
+          {"",
+           "pollcore_up is 0 for a runtime that has died, and for one that was named and does not exist. "
+           "pollcore_exporter_unreadable_segments counts what cannot be read. The text is made anew at most every 100 "
+           "ms. There is no authentication."}}}};
 }
 
 ParsedOptions parse_options(int argc, const char* const* argv) {
@@ -74,7 +107,8 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
         return {std::nullopt, line.app.exit(error) == 0 ? kExitOk : kExitUsage};
     }
     Options options;
-    options.action = line.list                ? Options::Action::list
+    options.action = !line.prometheus.empty() ? Options::Action::prometheus
+                     : line.list              ? Options::Action::list
                      : line.events            ? Options::Action::events
                      : !line.watch.empty()    ? Options::Action::watch
                      : !line.trace.empty()    ? Options::Action::trace
@@ -86,6 +120,12 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
     options.trace = line.trace;
     options.interval = std::chrono::nanoseconds(static_cast<std::int64_t>(line.interval * 1e9));
     options.count = line.count;
+    options.prometheus = line.prometheus;
+    const auto has = [&](const char* table) {
+        return std::find(line.per.begin(), line.per.end(), table) != line.per.end();
+    };
+    options.per_session = has("session");
+    options.per_queue_pair = has("queue_pair");
     return {std::move(options), kExitOk};
 }
 

@@ -15,7 +15,7 @@ enum ExitCode : int {
 };
 
 struct Options {
-    enum class Action { live, list, once, events, trace, watch };
+    enum class Action { live, list, once, events, trace, watch, prometheus };
     Action action = Action::live;
     bool json = false;
     std::string runtime;  ///< a name, a process number, or a file; empty: the only one
@@ -23,6 +23,9 @@ struct Options {
     std::string trace;    ///< file to write
     std::chrono::nanoseconds interval{std::chrono::seconds(1)};
     std::uint64_t count = 0;  ///< lines of watch, or looks for the trace; 0: no end
+    std::string prometheus;       ///< the address at which metrics are offered
+    bool per_session = false;     ///< in metrics
+    bool per_queue_pair = false;  ///< in metrics
 };
 
 /// The result of parsing the command line. It has either options, or the exit code after --help, --version or a

@@ -226,6 +226,9 @@ struct StatisticsConfig {
     std::string group;  ///< whose members may read the segment; empty: the group of the process
     /// A worker's turn that takes longer is a stall: it is counted, and the log says what happened meanwhile.
     std::chrono::microseconds stall_threshold{1000};
+    /// DPDK's telemetry socket is open, and has the commands /pollcore/... Only the first runtime of a process decides,
+    /// because it starts EAL.
+    bool telemetry = false;
 
     bool operator==(const StatisticsConfig&) const = default;
 };

@@ -135,12 +135,15 @@ void each_field(const ControlConfig& control, const Cpus&, Visit&& visit) {
 }
 
 template <class Visit>
-void each_field(const StatisticsConfig&, const Cpus&, Visit&& visit) {
+void each_field(const StatisticsConfig& statistics, const Cpus&, Visit&& visit) {
     visit(optional("segment"), &StatisticsConfig::segment, ChoiceRule<StatisticsConfig::Segment>{kSegments});
     visit(optional("name"), &StatisticsConfig::name, NameRule("the name of the program"));
     visit(optional("group"), &StatisticsConfig::group, AccountRule{AccountKind::group});
     visit(optional("stall_threshold"), &StatisticsConfig::stall_threshold,
           MicrosecondsRule{std::chrono::microseconds(1), std::chrono::minutes(1)});
+    visit(
+        optional_if(statistics.segment != StatisticsConfig::Segment::off, "telemetry", "a segment that is not \"off\""),
+        &StatisticsConfig::telemetry, BooleanRule{});
 }
 
 template <class Visit>

@@ -11,6 +11,7 @@
 #include <future>
 #include <latch>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -21,9 +22,11 @@
 #include <rte_lcore.h>
 #include <rte_malloc.h>
 
+#include "base/log.hpp"
 #include "config/cpus.hpp"
 #include "control/eal_directory.hpp"
 #include "pollcore/error.hpp"
+#include "statistics/telemetry.hpp"
 
 namespace pollcore {
 namespace {
@@ -78,7 +81,7 @@ std::uint64_t free_hugepage_bytes() {
 // Without hugepages EAL allocates its whole heap at once, so it gets the size (-m). With hugepages the heap grows as
 // needed.
 std::vector<std::string> eal_arguments(const MemoryConfig& memory, const std::vector<std::uint32_t>& worker_cores,
-                                       bool hugepages) {
+                                       bool hugepages, bool telemetry) {
     std::vector<std::string> lcores;
     unsigned main_lcore = 0;
     for (const std::uint32_t core : worker_cores) {
@@ -91,10 +94,16 @@ std::vector<std::string> eal_arguments(const MemoryConfig& memory, const std::ve
     }
     lcores.push_back(fmt::format("{}@({})", main_lcore, fmt::join(helper_cpus(worker_cores), ",")));
 
-    std::vector<std::string> arguments{"pollcore",       "--no-pci",
-                                       "--no-telemetry", "--log-level=lib.eal:error",
-                                       "--lcores",       fmt::format("{}", fmt::join(lcores, ",")),
-                                       "--main-lcore",   std::to_string(main_lcore)};
+    std::vector<std::string> arguments{"pollcore",
+                                       "--no-pci",
+                                       "--log-level=lib.eal:error",
+                                       "--log-level=lib.telemetry:error",
+                                       "--lcores",
+                                       fmt::format("{}", fmt::join(lcores, ",")),
+                                       "--main-lcore",
+                                       std::to_string(main_lcore)};
+    // The prefix names the directory of the socket. EAL keeps nothing else there with the arguments below.
+    arguments.emplace_back(telemetry ? "--file-prefix=pollcore" : "--no-telemetry");
     if (hugepages) {
         arguments.emplace_back("--in-memory");
     } else {
@@ -105,8 +114,8 @@ std::vector<std::string> eal_arguments(const MemoryConfig& memory, const std::ve
     return arguments;
 }
 
-EalState set_up(const MemoryConfig& memory, const std::vector<std::uint32_t>& worker_cores) {
-    EalState state{.ours = true};
+EalState set_up(const MemoryConfig& memory, const std::vector<std::uint32_t>& worker_cores, bool telemetry) {
+    EalState state{.ours = true, .telemetry = telemetry};
     const std::uint64_t free = free_hugepage_bytes();
     const std::string how = fmt::format("reserve them with: echo {} > /proc/sys/vm/nr_hugepages",
                                         (memory.size + (2u << 20) - 1) / (2u << 20));
@@ -122,7 +131,7 @@ EalState set_up(const MemoryConfig& memory, const std::vector<std::uint32_t>& wo
                        : fmt::format("ordinary pages, since {} MiB of hugepages are free and {} MiB are wanted; {}",
                                      free >> 20, memory.size >> 20, how);
 
-    std::vector<std::string> arguments = eal_arguments(memory, worker_cores, state.hugepages);
+    std::vector<std::string> arguments = eal_arguments(memory, worker_cores, state.hugepages, telemetry);
     std::vector<char*> argv;
     for (std::string& argument : arguments) {
         argv.push_back(argument.data());
@@ -131,7 +140,10 @@ EalState set_up(const MemoryConfig& memory, const std::vector<std::uint32_t>& wo
     // inherit the calling thread's CPUs (H18).
     int result = 0;
     int error = 0;
-    const EalDirectory directory;
+    std::optional<EalDirectory> directory;
+    if (!telemetry) {
+        directory.emplace();
+    }
     std::thread([&] {
         set_affinity(pthread_self(), allowed_cpus());
         result = rte_eal_init(static_cast<int>(argv.size()), argv.data());
@@ -145,7 +157,7 @@ EalState set_up(const MemoryConfig& memory, const std::vector<std::uint32_t>& wo
 
 }  // namespace
 
-const EalState& ensure_eal(const MemoryConfig& memory, const std::vector<std::uint32_t>& worker_cores) {
+const EalState& ensure_eal(const MemoryConfig& memory, const std::vector<std::uint32_t>& worker_cores, bool telemetry) {
     static std::mutex mutex;
     static EalState state;
     static pid_t process = 0;  // the process that has set EAL up
@@ -165,10 +177,18 @@ const EalState& ensure_eal(const MemoryConfig& memory, const std::vector<std::ui
                 .hugepages = rte_eal_has_hugepages() != 0,
                 .memory = rte_eal_has_hugepages() ? "the host program's hugepages" : "the host program's EAL heap"};
         } else {
-            state = set_up(memory, worker_cores);
+            state = set_up(memory, worker_cores, telemetry);
             memory_limit.store(memory.size);
         }
         process = ::getpid();
+    }
+    if (telemetry) {
+        if (state.ours && !state.telemetry) {
+            log_warning("there is no telemetry: the first runtime of this process has started EAL without it");
+        } else {
+            statistics::offer_telemetry();
+            log_info("telemetry: dpdk_telemetry.v2 in {}", rte_eal_get_runtime_dir());
+        }
     }
     if (memory.hugepages == MemoryConfig::Hugepages::require && !state.hugepages) {
         throw Error(ENOMEM,

@@ -25,12 +25,14 @@ struct EalState {
     bool ours = false;       ///< set up by pollcore, not by the host program
     bool hugepages = false;  ///< memory comes from hugepages
     std::string memory;      ///< where memory comes from, as text for reports
+    bool telemetry = false;  ///< EAL was started with its telemetry socket
 };
 
-/// Sets EAL up, unless EAL was set up before. Makes no PCI scan, leaves no files behind, and does not change the
-/// caller's CPU affinity. Throws Error if hugepages are required and too few are free, if EAL does not start, or in a
-/// forked child of the process that has set EAL up.
-[[nodiscard]] const EalState& ensure_eal(const MemoryConfig& memory, const std::vector<std::uint32_t>& worker_cores);
+/// Sets EAL up, unless EAL was set up before. Makes no PCI scan, and does not change the caller's CPU affinity. Leaves
+/// no files behind but, with `telemetry`, the directory of the telemetry socket. Throws Error if hugepages are required
+/// and too few are free, if EAL does not start, or in a forked child of the process that has set EAL up.
+[[nodiscard]] const EalState& ensure_eal(const MemoryConfig& memory, const std::vector<std::uint32_t>& worker_cores,
+                                         bool telemetry);
 
 /// Returns the CPUs that this process may use and no worker uses. If there are none, returns all CPUs that this process
 /// may use.

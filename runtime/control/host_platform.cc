@@ -71,7 +71,7 @@ public:
         for (const WorkerConfig& worker : config.workers) {
             cores.push_back(worker.core);
         }
-        const EalState& eal = ensure_eal(config.memory, cores);
+        const EalState& eal = ensure_eal(config.memory, cores, config.statistics.telemetry);
         helper_cpus_ = helper_cpus(cores);
         beside_workers_ = std::none_of(helper_cpus_.begin(), helper_cpus_.end(), [&](int cpu) {
             return std::find(cores.begin(), cores.end(), static_cast<std::uint32_t>(cpu)) != cores.end();

@@ -21,6 +21,16 @@ namespace {
 constexpr std::string_view kPrefix = "pollcore-";
 constexpr std::string_view kSuffix = ".statistics";
 
+/// How the names of this process's segments begin.
+std::string own_prefix() {
+    return fmt::format("{}{}-{}-", kPrefix, ::getpid(), process_start(::getpid()).value_or(0));
+}
+
+bool is_own_file(const std::filesystem::path& file) noexcept {
+    struct stat status {};
+    return ::lstat(file.c_str(), &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid();
+}
+
 }  // namespace
 
 std::filesystem::path segment_directory() {
@@ -29,8 +39,8 @@ std::filesystem::path segment_directory() {
 
 std::filesystem::path new_segment_file() {
     static std::atomic<unsigned> made{0};
-    return segment_directory() / fmt::format("{}{}-{}-{}{}", kPrefix, ::getpid(), process_start(::getpid()).value_or(0),
-                                             made.fetch_add(1, std::memory_order_relaxed), kSuffix);
+    return segment_directory() /
+           fmt::format("{}{}{}", own_prefix(), made.fetch_add(1, std::memory_order_relaxed), kSuffix);
 }
 
 std::vector<std::filesystem::path> find_statistics() {
@@ -47,6 +57,14 @@ std::vector<std::filesystem::path> find_statistics() {
     return found;
 }
 
+std::vector<std::filesystem::path> own_segment_files() {
+    std::vector<std::filesystem::path> files = find_statistics();
+    std::erase_if(files, [prefix = own_prefix()](const std::filesystem::path& file) {
+        return !file.filename().native().starts_with(prefix) || !is_own_file(file);
+    });
+    return files;
+}
+
 void remove_dead_segments() noexcept {
     try {
         for (const std::filesystem::path& file : find_statistics()) {
@@ -56,8 +74,7 @@ void remove_dead_segments() noexcept {
                 process_start(pid) == started) {
                 continue;
             }
-            struct stat status {};
-            if (::lstat(file.c_str(), &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid()) {
+            if (is_own_file(file)) {
                 (void)::unlink(file.c_str());
             }
         }

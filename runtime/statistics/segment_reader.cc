@@ -22,6 +22,8 @@ constexpr std::size_t kSegmentMax = std::size_t{64} << 20;
 constexpr std::uint32_t kTablesMax = 64;
 constexpr std::uint32_t kFieldsMax = 4096;
 constexpr std::uint32_t kRowMax = 1 << 16;
+// A value takes about 100 bytes here. 65536 queue pairs have fewer values.
+constexpr std::uint64_t kValuesMax = 4'000'000;
 constexpr int kTries = 8;
 
 class File {
@@ -161,6 +163,7 @@ Snapshot read(const File& file) {
         header.field_bytes > kRowMax) {
         file.refuse("has a wrong header");
     }
+    std::uint64_t values = 0;
     const std::uint64_t fields_at = begin.header_bytes + std::uint64_t{header.tables} * header.table_bytes;
     for (std::uint32_t i = 0; i < header.tables; ++i) {
         const auto table =
@@ -172,6 +175,11 @@ Snapshot read(const File& file) {
             file.refuse("has a wrong table");
         }
         ReadTable read{.name = text_of(table.name), .fields = {}, .rows = {}};
+        values += std::uint64_t{std::min(table.used, table.rows)} * table.fields;
+        if (values > kValuesMax) {
+            file.refuse("has too many values");
+        }
+        std::uint64_t fields_bytes = sizeof(Sequence);
         std::vector<Field> fields;
         for (std::uint32_t k = 0; k < table.fields; ++k) {
             const auto field = read_struct<Field>(
@@ -179,6 +187,11 @@ Snapshot read(const File& file) {
             if (field.count == 0 || field.offset < sizeof(Sequence) || field.offset > table.row_bytes ||
                 bytes_of(field) > table.row_bytes - field.offset) {
                 file.refuse("has a wrong field");
+            }
+            // Fields that overlap would make this process allocate many times as much as the file has.
+            fields_bytes += bytes_of(field);
+            if (fields_bytes > table.row_bytes) {
+                file.refuse("has fields that overlap");
             }
             fields.push_back(field);
             read.fields.push_back({.name = text_of(field.name), .kind = field.kind, .unit = field.unit});

@@ -47,6 +47,8 @@ struct SegmentOptions {
 [[nodiscard]] std::filesystem::path segment_directory();
 /// A name for the segment of this process, unlike those of its other runtimes.
 [[nodiscard]] std::filesystem::path new_segment_file();
+/// The segments of the runtimes of this process. No other user can have made these files.
+[[nodiscard]] std::vector<std::filesystem::path> own_segment_files();
 /// Removes the segments of this user's processes that have died. Call this when a segment is made.
 void remove_dead_segments() noexcept;
 

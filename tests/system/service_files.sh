@@ -22,6 +22,37 @@ installed() {
 # KEY: prints all values of this key in the unit, on one line.
 of_unit() { sed -n "s/^$1=//p" "$unit" | tr '\n' ' '; }
 
+# SET: prints the system calls of a set, and of the sets that it contains.
+expand() {
+    local name
+    systemd-analyze syscall-filter --no-pager "$1" | sed -n 's/^ *\([@a-z0-9_]\)/\1/p' | sed 1d | while read -r name; do
+        case $name in
+            '#'*) ;;
+            @*) expand "$name" ;;
+            *) echo "$name" ;;
+        esac
+    done
+}
+# LEAST: fails if the unit's filter does not let through the system calls in $work/run/calls, or if there are fewer than LEAST.
+check_calls() {
+    : >"$work/allowed"
+    : >"$work/denied"
+    for set in $(of_unit SystemCallFilter); do
+        case $set in
+            '~'*) denying=yes ;;&
+            @system-service) denying=no ;;
+        esac
+        if [[ $denying == no ]]; then expand "$set" >>"$work/allowed"; else expand "${set#\~}" >>"$work/denied"; fi
+    done
+    sed -nE 's/^[0-9]+ +([a-z0-9_]+)\(.*/\1/p' "$work/run/calls" | sort -u >"$work/made"
+    made_count=$(wc -l <"$work/made")
+    [[ $made_count -gt $1 ]] || fail "strace has seen $made_count system calls only"
+    sort -u "$work/allowed" | comm -13 - "$work/made" >"$work/not-allowed.out"
+    sort -u "$work/denied" | comm -12 - "$work/made" >>"$work/not-allowed.out"
+    [[ ! -s $work/not-allowed.out ]] || fail "the filter does not let through $(tr '\n' ' ' <"$work/not-allowed.out")"
+    passed "$made_count of $(sort -u "$work/allowed" | wc -l) that are let through"
+}
+
 step='the unit, the user and the directory are installed'
 DESTDIR="$work/root" meson install -C "$build" --quiet --no-rebuild >"$work/install.out" 2>&1
 unit=$(installed lib/systemd/system/pollcored.service)
@@ -125,28 +156,34 @@ daemon=''
 kill "$load" 2>/dev/null || true # attached-load still waits for a new daemon
 wait "$load" 2>/dev/null || true
 [[ $code -eq 0 || $code -eq 3 ]] || fail "exit code $code"
-# SET: prints the system calls of a set, and of the sets that it contains.
-expand() {
-    local name
-    systemd-analyze syscall-filter --no-pager "$1" | sed -n 's/^ *\([@a-z0-9_]\)/\1/p' | sed 1d | while read -r name; do
-        case $name in
-            '#'*) ;;
-            @*) expand "$name" ;;
-            *) echo "$name" ;;
-        esac
-    done
-}
-for set in $(of_unit SystemCallFilter); do
-    case $set in
-        '~'*) denying=yes ;;&
-        @system-service) denying=no ;;
-    esac
-    if [[ $denying == no ]]; then expand "$set" >>"$work/allowed"; else expand "${set#\~}" >>"$work/denied"; fi
-done
-sed -nE 's/^[0-9]+ +([a-z0-9_]+)\(.*/\1/p' "$work/run/calls" | sort -u >"$work/made"
-made_count=$(wc -l <"$work/made")
-[[ $made_count -gt 40 ]] || fail "strace has seen $made_count system calls only"
-sort -u "$work/allowed" | comm -13 - "$work/made" >"$work/not-allowed.out"
-sort -u "$work/denied" | comm -12 - "$work/made" >>"$work/not-allowed.out"
-[[ ! -s $work/not-allowed.out ]] || fail "the filter does not let through $(tr '\n' ' ' <"$work/not-allowed.out")"
-passed "$made_count of $(sort -u "$work/allowed" | wc -l) that are let through"
+check_calls 40
+
+step="the exporter's unit: systemd-analyze has nothing to say, and finds little exposure"
+unit=$(installed lib/systemd/system/pollstat-exporter.service)
+read -r program arguments <<<"$(of_unit ExecStart)"
+pollstat=$work/root$program
+[[ -x $pollstat ]] || fail "ExecStart=$program is not installed"
+sed "s|=$program|=$pollstat|" "$unit" >"$work/pollstat-exporter.service"
+systemd-analyze verify --man=no "$work/pollstat-exporter.service" >"$work/verify.out" 2>&1
+[[ ! -s $work/verify.out ]] || fail 'it warns'
+systemd-analyze security --offline=yes --threshold="$exposure_max" --no-pager "$work/pollstat-exporter.service" >"$work/security.out" 2>&1
+[[ $arguments =~ ^--prometheus\ 127\.0\.0\.1:[0-9]+\ ?$ ]] || fail "it starts pollstat with $arguments"
+groups=$(of_unit SupplementaryGroups)
+grep -qE "^${groups% }:" "$work/root/etc/group" || fail "there is no group '$groups'"
+passed "$(tail -n 1 "$work/security.out" | sed 's/.*: \([0-9.]*\).*/\1/')"
+
+step='the exporter serves without any privilege, and makes no system call that its unit filters'
+rm -f "$work/run/calls"
+setpriv --reuid="$nobody" --regid="$nobody" --clear-groups --no-new-privs --bounding-set=-all strace -f -qq -e signal=none \
+    -o "$work/run/calls" "$pollstat" --prometheus 127.0.0.1:0 >"$work/exporter.out" 2>&1 &
+daemon=$!
+within 60 grep -q '^metrics: ' "$work/exporter.out"
+metrics=$(sed -n 's/^metrics: //p' "$work/exporter.out")
+python3 -c 'import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=60).read().decode())' "$metrics" >"$work/metrics.out"
+grep -q '^pollcore_exporter_requests_total 1$' "$work/metrics.out"
+kill -TERM "$(pgrep -P "$daemon" -x pollstat)"
+code=0
+wait "$daemon" || code=$?
+daemon=''
+[[ $code -eq 0 ]] || fail "exit code $code"
+check_calls 30

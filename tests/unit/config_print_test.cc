@@ -188,6 +188,7 @@ path = ""  # default
 segment = "auto"  # default
 name = ""  # default
 group = ""  # default
+telemetry = false  # default
 
 [[device]]
 name = "d"
@@ -241,6 +242,7 @@ public:
         made.statistics.segment = static_cast<StatisticsConfig::Segment>(number(0, 2));
         made.statistics.name = pick({"", "trading-1"});
         made.statistics.group = pick({"", "root", "123456"});
+        made.statistics.telemetry = made.statistics.segment != StatisticsConfig::Segment::off && number(0, 1) != 0;
         made.memory.size = number(8, 1u << 19) * (2ull << 20);
         if (number(0, 1) != 0) {
             made.control.path = pick({"/run/c.sock", "/tmp/c d"});

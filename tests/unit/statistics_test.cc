@@ -250,6 +250,31 @@ TEST_F(StatisticsTest, AFileOfAnEnemyIsRefused) {
     EXPECT_GT(accepted, 0);  // many words are only shown
 }
 
+TEST_F(StatisticsTest, AFileThatWouldTakeMuchMoreMemoryThanItHasIsRefused) {
+    {
+        const auto segment = writer();
+        write_thing(*segment, 0, 7, "seven", 70);
+        std::string overlapping = bytes();
+        Field last;
+        const std::size_t at = sizeof(Header) + 2 * sizeof(Table) + 2 * sizeof(Field);
+        std::memcpy(&last, overlapping.data() + at, sizeof(last));
+        last.offset = sizeof(Sequence);
+        last.count = 4;
+        std::memcpy(overlapping.data() + at, &last, sizeof(last));
+        replace(overlapping);
+        EXPECT_EQ(error_of([&] { (void)read_statistics(file_); }), EPROTO);
+    }
+    std::filesystem::remove(file_);
+    constexpr std::uint32_t kRows = 4'100'000;
+    const SegmentWriter segment(SegmentOptions{.file = file_, .name = "test"},
+                                {{"things", kRows, {{"thing", Kind::id}}}});
+    EXPECT_EQ(error_of([&] { (void)read_statistics(file_); }), 0);
+    const UniqueFd fd(::open(file_.c_str(), O_WRONLY | O_CLOEXEC));
+    ASSERT_EQ(::pwrite(fd.get(), &kRows, sizeof(kRows), sizeof(Header) + offsetof(Table, used)),
+              static_cast<ssize_t>(sizeof(kRows)));
+    EXPECT_EQ(error_of([&] { (void)read_statistics(file_); }), EPROTO);
+}
+
 class FlightRecorderTest : public StatisticsTest {
 protected:
     FlightRecorderTest()
