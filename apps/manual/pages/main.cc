@@ -8,6 +8,7 @@
 
 #include "manual/manual.hpp"
 #include "pollcored/daemon_command_line.hpp"
+#include "polldoctor/doctor_command_line.hpp"
 #include "pollperf/perf_command_line.hpp"
 #include "pollstat/stat_command_line.hpp"
 
@@ -36,6 +37,7 @@ int main(int argc, char** argv) {
     const daemon::DaemonCommandLine of_daemon(argv[2]);
     const perf::PerfCommandLine of_perf;
     const stat::StatCommandLine of_stat;
+    const doctor::DoctorCommandLine of_doctor(argv[2]);
 
     std::vector<manual::Section> daemon_sections = daemon::DaemonCommandLine::sections();
     daemon_sections.push_back(
@@ -48,7 +50,7 @@ int main(int argc, char** argv) {
          "pollcored",
          "share RDMA devices among processes",
          daemon_sections,
-         {"pollperf(1)", "pollstat(1)", "systemctl(1)", "rdma(8)", "ibv_devices(1)"}},
+         {"polldoctor(1)", "pollperf(1)", "pollstat(1)", "systemctl(1)", "rdma(8)", "ibv_devices(1)"}},
         {&of_perf.app,
          "pollperf",
          "measure RDMA operations",
@@ -68,13 +70,18 @@ int main(int argc, char** argv) {
          "pollstat",
          "show what runtimes of pollcore do",
          stat::StatCommandLine::sections(),
-         {"pollcored(1)", "pollperf(1)"}},
+         {"pollcored(1)", "polldoctor(1)", "pollperf(1)"}},
+        {&of_doctor.app,
+         "polldoctor",
+         "judge a host for pollcore",
+         doctor::DoctorCommandLine::sections(),
+         {"pollcored(1)", "pollstat(1)", "pollperf(1)", "rdma(8)", "setpci(8)"}},
     };
     bool written = true;
     for (const manual::Page& page : pages) {
         written &= write(directory / (page.name + ".1"), manual::manual_page(page));
     }
-    for (const CLI::App* program : {&of_daemon.app, &of_perf.app, &of_stat.app}) {
+    for (const CLI::App* program : {&of_daemon.app, &of_perf.app, &of_stat.app, &of_doctor.app}) {
         written &= write(directory / program->get_name(), manual::bash_completion(*program));
     }
     return written ? 0 : 1;
