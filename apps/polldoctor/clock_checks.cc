@@ -145,7 +145,7 @@ std::vector<Finding> mitigations(const Facts& facts) {
              .source = directory}};
 }
 
-constexpr Check kChecks[] = {
+constexpr Check kClockChecks[] = {
     {"clock-source", "the kernel's clock", &clock_source},
     {"tsc", "the time stamp counter, which is a worker's clock", &tsc},
     {"virtual-machine", "whether a hypervisor is below", &virtual_machine},
@@ -156,7 +156,7 @@ constexpr Check kChecks[] = {
 }  // namespace
 
 std::span<const Check> clock_checks() noexcept {
-    return kChecks;
+    return kClockChecks;
 }
 
 }  // namespace pollcore::doctor

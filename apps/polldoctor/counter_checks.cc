@@ -128,7 +128,7 @@ std::vector<Finding> device_counters(const Facts& facts) {
     return found;
 }
 
-constexpr Check kChecks[] = {
+constexpr Check kCounterChecks[] = {
     {"device-counters", "what devices have counted that should not happen", &device_counters,
      "there is no verbs device"},
 };
@@ -136,7 +136,7 @@ constexpr Check kChecks[] = {
 }  // namespace
 
 std::span<const Check> counter_checks() noexcept {
-    return kChecks;
+    return kCounterChecks;
 }
 
 }  // namespace pollcore::doctor

@@ -270,7 +270,7 @@ std::vector<Finding> rt_throttling(const Facts& facts) {
          .commands = {{Command::When::now, "sysctl kernel.sched_rt_runtime_us=-1"}}}};
 }
 
-constexpr Check kChecks[] = {
+constexpr Check kCpuChecks[] = {
     {"configuration", "whether this host accepts the configuration", &configuration},
     {"core-online", "whether the workers' CPUs are online", &core_online, "there is no worker"},
     {"isolated-core", "whether the scheduler keeps other threads off the cores", &isolated_core, "there is no worker"},
@@ -284,7 +284,7 @@ constexpr Check kChecks[] = {
 }  // namespace
 
 std::span<const Check> cpu_checks() noexcept {
-    return kChecks;
+    return kCpuChecks;
 }
 
 }  // namespace pollcore::doctor

@@ -110,7 +110,7 @@ std::vector<Finding> c_states(const Facts& facts) {
     return found;
 }
 
-constexpr Check kChecks[] = {
+constexpr Check kFrequencyChecks[] = {
     {"governor", "the frequency of the cores", &governor, "there is no worker"},
     {"c-states", "how long the cores take to wake up", &c_states, "there is no worker"},
 };
@@ -118,7 +118,7 @@ constexpr Check kChecks[] = {
 }  // namespace
 
 std::span<const Check> frequency_checks() noexcept {
-    return kChecks;
+    return kFrequencyChecks;
 }
 
 }  // namespace pollcore::doctor

@@ -381,7 +381,7 @@ std::vector<Finding> longest_gap(const Facts& facts) {
     return found;
 }
 
-constexpr Check kChecks[] = {
+constexpr Check kInterruptChecks[] = {
     {"longest-gap", "how long a thread that spins on the core is kept from it", &longest_gap, "there is no worker"},
     {"interrupts", "interrupts of devices on the cores", &interrupts, "there is no worker"},
     {"interrupt-affinity", "interrupts that are sent to the cores", &interrupt_affinity, "there is no worker"},
@@ -395,7 +395,7 @@ constexpr Check kChecks[] = {
 }  // namespace
 
 std::span<const Check> interrupt_checks() noexcept {
-    return kChecks;
+    return kInterruptChecks;
 }
 
 }  // namespace pollcore::doctor

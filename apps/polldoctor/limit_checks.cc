@@ -2,8 +2,10 @@
 //
 // Sources: Documentation/admin-guide/cgroup-v2.rst (cpuset.cpus.effective, cpu.max), cgroups(7), getrlimit(2),
 // capabilities(7).
-#include <algorithm>
 #include <charconv>
+#include <cstdint>
+#include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -18,46 +20,59 @@ namespace {
 
 constexpr const char* kCgroups = "/sys/fs/cgroup";
 
-/// The directories of the process's cgroup and of those above it, the innermost first. Empty if the process has no
-/// cgroup of version 2: its line in /proc/PID/cgroup begins with "0::".
-std::vector<std::string> cgroup_directories(const Facts& facts) {
+/// The directories of the process's cgroup and of those above it, the innermost first. A line of /proc/PID/cgroup is
+/// "0::PATH" for version 2, and "N:CONTROLLERS:PATH" for version 1, whose controllers have a directory each.
+std::vector<std::string> cgroup_directories(const Facts& facts, const std::string& controller) {
     std::istringstream lines(facts.now().read(facts.process() + "/cgroup").text);
     std::vector<std::string> all;
     for (std::string line; std::getline(lines, line);) {
-        if (!line.starts_with("0::/")) {
+        const std::size_t first = line.find(':');
+        const std::size_t second = line.find(":/", first + 1);
+        if (first == line.npos || second == line.npos) {
             continue;
         }
-        for (std::string path = line.substr(3); path.size() > 1; path.resize(path.rfind('/'))) {
-            all.push_back(kCgroups + path);
+        const std::string controllers = line.substr(first + 1, second - first - 1);
+        if (!controllers.empty() && ("," + controllers + ",").find("," + controller + ",") == line.npos) {
+            continue;
         }
-        all.emplace_back(kCgroups);
+        const std::string top = kCgroups + (controllers.empty() ? "" : "/" + controllers);
+        for (std::string path = line.substr(second + 1); path.size() > 1; path.resize(path.rfind('/'))) {
+            all.push_back(top + path);
+        }
+        all.push_back(top);
     }
     return all;
 }
 
 std::vector<Finding> cgroup_cpuset(const Facts& facts) {
-    const auto directories = cgroup_directories(facts);
-    std::vector<Finding> found;
-    for (const JudgedWorker& worker : facts.workers()) {
-        std::string source = facts.process() + "/status";
-        std::set<std::uint32_t> cpus = allowed_cpus(facts.now());
-        for (const std::string& directory : directories) {
-            const std::string file = directory + "/cpuset.cpus.effective";
-            if (const auto effective = cpus_in(facts.now(), file); effective && !effective->empty()) {
+    // Without a file of the cpuset: the affinity, which the runtime may change.
+    std::string source = "/proc/self/status";
+    std::set<std::uint32_t> cpus = allowed_cpus(facts.now());
+    bool sure = false;
+    for (const std::string& directory : cgroup_directories(facts, "cpuset")) {
+        for (const char* const leaf : {"cpuset.cpus.effective", "cpuset.effective_cpus"}) {
+            const std::string file = directory + "/" + leaf;
+            const auto effective = cpus_in(facts.now(), file);
+            if (!sure && effective && !effective->empty()) {
                 cpus = *effective;
                 source = file;
-                break;
+                sure = true;
             }
         }
+    }
+    std::vector<Finding> found;
+    for (const JudgedWorker& worker : facts.workers()) {
         if (cpus.empty()) {
             found.push_back(not_judged(worker.about(), "no file says which CPUs the process may use", source));
         } else if (cpus.contains(worker.core)) {
-            found.push_back({.about = worker.about(), .seen = "the process may use it", .source = source});
+            found.push_back(
+                {.about = worker.about(), .sure = sure, .seen = "the process may use it", .source = source});
         } else {
             found.push_back({.about = worker.about(),
-                             .severity = Severity::fault,
-                             .seen = fmt::format("the cgroup {} allows CPUs {} only", facts.process_text(),
-                                                 config::print_cpu_list(cpus)),
+                             .severity = sure ? Severity::fault : Severity::warning,
+                             .sure = sure,
+                             .seen = fmt::format("the {} {} has CPUs {} only", sure ? "cgroup" : "affinity",
+                                                 facts.process_text(), config::print_cpu_list(cpus)),
                              .source = source,
                              .cost = {.text = "the worker cannot run on its core", .basis = Cost::Basis::stated},
                              .mend = "allow the core to the unit (CPUAffinity=, AllowedCPUs=) or to the container",
@@ -69,43 +84,59 @@ std::vector<Finding> cgroup_cpuset(const Facts& facts) {
     return found;
 }
 
-// "max 100000" or "50000 100000": the quota in each period, in us.
+struct Quota {
+    double us = 0;  ///< in each period; 0: no limit
+    double period_us = 0;
+    std::string file;
+};
+/// The quota of a cgroup: cpu.max is "max 100000" or "50000 100000"; version 1 has two files (scheduler/sched-bwc.rst),
+/// and a quota of -1 is none. Nothing if the directory has neither.
+std::optional<Quota> quota_of(const Tree& tree, const std::string& directory) {
+    if (const auto line = tree.line(directory + "/cpu.max")) {
+        Quota quota{.file = directory + "/cpu.max"};
+        std::istringstream words(*line);
+        return words >> quota.us >> quota.period_us ? quota : Quota{.file = quota.file};
+    }
+    const std::string file = directory + "/cpu.cfs_quota_us";
+    const auto us = tree.number(file);
+    const auto period = tree.number(directory + "/cpu.cfs_period_us");
+    return us && period ? std::optional(Quota{.us = *us, .period_us = *period, .file = file}) : std::nullopt;
+}
+
 std::vector<Finding> cgroup_cpu_max(const Facts& facts) {
-    const auto directories = cgroup_directories(facts);
     std::string read;
-    for (const std::string& directory : directories) {
-        const std::string file = directory + "/cpu.max";
-        const auto line = facts.now().line(file);
-        if (!line) {
+    for (const std::string& directory : cgroup_directories(facts, "cpu")) {
+        const auto quota = quota_of(facts.now(), directory);
+        if (!quota) {
             continue;
         }
-        read = file;
-        double quota = 0;
-        double period = 0;
-        std::istringstream words(*line);
-        if (!(words >> quota >> period) || period <= 0) {
-            continue;  // "max"
+        read = read.empty() ? quota->file : read;
+        if (quota->us <= 0 || quota->period_us <= 0) {
+            continue;
         }
         return {
             {.severity = Severity::warning,
-             .seen = fmt::format("the cgroup {} gets {:.2g} CPUs: {}", facts.process_text(), quota / period, *line),
-             .source = file,
+             .seen = fmt::format("the cgroup {} gets {:.2g} CPUs: {:.0f} us of each {:.0f} us", facts.process_text(),
+                                 quota->us / quota->period_us, quota->us, quota->period_us),
+             .source = quota->file,
              .cost = {.text = fmt::format("threads that spin use the quota up, and then none of the cgroup runs for "
                                           "the rest of {:.0f} us",
-                                          period),
+                                          quota->period_us),
                       .basis = Cost::Basis::stated},
              .mend = "remove the quota (CPUQuota= of the unit, or the container's limit of CPUs)",
-             .commands = {{Command::When::now, fmt::format("echo max > {}", shell_word(file))}}}};
+             .commands = {
+                 {Command::When::now, fmt::format("echo {} > {}", quota->file.ends_with("cpu.max") ? "max" : "-1",
+                                                  shell_word(quota->file))}}}};
     }
+    const std::string file = facts.process() + "/cgroup";
     if (!read.empty()) {
         return {{.seen = "no quota", .source = read}};
     }
-    if (directories.empty()) {
-        return {not_judged({}, "the process is in no cgroup of version 2", facts.process() + "/cgroup")};
-    }
-    return {{.sure = false,
-             .seen = "no cgroup above the process has a quota: the controller \"cpu\" is not enabled there",
-             .source = directories.front() + "/cpu.max"}};
+    return {facts.now().read(file).ok()
+                ? Finding{.sure = false,
+                          .seen = "no cgroup of the process has a file of a quota, so the controller \"cpu\" is not on",
+                          .source = file}
+                : not_judged({}, facts.now().why_not(file), file)};
 }
 
 /// The soft limit in bytes; nothing if there is no limit, or it cannot be read.
@@ -176,7 +207,7 @@ std::vector<Finding> memlock(const Facts& facts) {
                            "echo '* - memlock unlimited' > /etc/security/limits.d/rdma.conf  # then log in again"}}}};
 }
 
-constexpr Check kChecks[] = {
+constexpr Check kLimitChecks[] = {
     {"cgroup-cpuset", "whether the process may use the workers' CPUs", &cgroup_cpuset, "there is no worker"},
     {"cgroup-cpu-max", "whether a quota stops the process", &cgroup_cpu_max},
     {"memlock", "RLIMIT_MEMLOCK", &memlock},
@@ -185,7 +216,7 @@ constexpr Check kChecks[] = {
 }  // namespace
 
 std::span<const Check> limit_checks() noexcept {
-    return kChecks;
+    return kLimitChecks;
 }
 
 }  // namespace pollcore::doctor

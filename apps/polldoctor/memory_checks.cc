@@ -134,7 +134,7 @@ std::vector<Finding> transparent_hugepages(const Facts& facts) {
                           {Command::When::boot, "transparent_hugepage=madvise"}}}};
 }
 
-constexpr Check kChecks[] = {
+constexpr Check kMemoryChecks[] = {
     {"hugepages", "whether there are hugepages for memory.size", &hugepages},
     {"swap", "whether pages may be swapped out", &swap},
     {"transparent-hugepages", "whether the kernel moves pages for huge ones", &transparent_hugepages},
@@ -143,7 +143,7 @@ constexpr Check kChecks[] = {
 }  // namespace
 
 std::span<const Check> memory_checks() noexcept {
-    return kChecks;
+    return kMemoryChecks;
 }
 
 }  // namespace pollcore::doctor

@@ -321,19 +321,19 @@ std::vector<Finding> ecn(const Facts& facts) {
     return found;
 }
 
-constexpr const char* kNone = "there is no verbs device";
-constexpr Check kChecks[] = {
-    {"mtu", "the MTU of ports and network devices", &mtu, kNone},
-    {"gid", "whether the port has the GID that the configuration wants", &gid, kNone},
-    {"roce-version", "the RoCE version of the GID", &roce_version, kNone},
-    {"pfc", "priority flow control of the network device", &pfc, kNone},
-    {"ecn", "congestion notification of the network device", &ecn, kNone},
+constexpr const char* kNoPort = "there is no verbs device";
+constexpr Check kNetworkChecks[] = {
+    {"mtu", "the MTU of ports and network devices", &mtu, kNoPort},
+    {"gid", "whether the port has the GID that the configuration wants", &gid, kNoPort},
+    {"roce-version", "the RoCE version of the GID", &roce_version, kNoPort},
+    {"pfc", "priority flow control of the network device", &pfc, kNoPort},
+    {"ecn", "congestion notification of the network device", &ecn, kNoPort},
 };
 
 }  // namespace
 
 std::span<const Check> network_checks() noexcept {
-    return kChecks;
+    return kNetworkChecks;
 }
 
 }  // namespace pollcore::doctor

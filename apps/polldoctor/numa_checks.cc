@@ -280,7 +280,7 @@ std::vector<Finding> round_trips(const Facts& facts) {
              .mend = most > 2 * least ? "put threads that work together on cores with short round trips" : ""}};
 }
 
-constexpr Check kChecks[] = {
+constexpr Check kNumaChecks[] = {
     {"numa-device", "whether device and core are on one NUMA node", &numa_device, "there is no verbs device"},
     {"numa-memory", "whether the core's NUMA node has hugepages", &numa_memory, "there is no worker"},
     {"numa-balancing", "whether the kernel moves pages between NUMA nodes", &numa_balancing},
@@ -291,7 +291,7 @@ constexpr Check kChecks[] = {
 }  // namespace
 
 std::span<const Check> numa_checks() noexcept {
-    return kChecks;
+    return kNumaChecks;
 }
 
 }  // namespace pollcore::doctor

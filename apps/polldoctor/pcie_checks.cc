@@ -228,19 +228,19 @@ std::vector<Finding> relaxed_ordering(const Facts& facts) {
     return found;
 }
 
-constexpr const char* kNone = "there is no verbs device";
-constexpr Check kChecks[] = {
-    {"device-present", "whether the configured devices are there", &device_present, kNone},
-    {"port-state", "whether their ports are up", &port_state, kNone},
-    {"pcie-speed", "whether the PCIe link runs at the device's speed", &pcie_speed, kNone},
-    {"pcie-width", "whether the PCIe link has all of the device's lanes", &pcie_width, kNone},
-    {"relaxed-ordering", "whether the device may use PCIe's relaxed ordering", &relaxed_ordering, kNone},
+constexpr const char* kNoDevice = "there is no verbs device";
+constexpr Check kPcieChecks[] = {
+    {"device-present", "whether the configured devices are there", &device_present, kNoDevice},
+    {"port-state", "whether their ports are up", &port_state, kNoDevice},
+    {"pcie-speed", "whether the PCIe link runs at the device's speed", &pcie_speed, kNoDevice},
+    {"pcie-width", "whether the PCIe link has all of the device's lanes", &pcie_width, kNoDevice},
+    {"relaxed-ordering", "whether the device may use PCIe's relaxed ordering", &relaxed_ordering, kNoDevice},
 };
 
 }  // namespace
 
 std::span<const Check> pcie_checks() noexcept {
-    return kChecks;
+    return kPcieChecks;
 }
 
 }  // namespace pollcore::doctor

@@ -11,6 +11,7 @@ pages=$build/apps/manual/pages
 pollcored=$build/apps/pollcored/pollcored
 pollperf=$build/apps/pollperf/pollperf
 pollstat=$build/apps/pollstat/pollstat
+polldoctor=$build/apps/polldoctor/polldoctor
 
 step='the pages are man(7) without a fault'
 mandoc -T lint -W error "$pages"/*.1 >"$work/lint.out"
@@ -36,7 +37,7 @@ rest_is_behind() {
     done < <(grep -oE -e '--[A-Za-z_-]+' "$work/short.out")
     [[ $(wc -w <"$work/help.out") -gt $(wc -w <"$work/short.out") ]] || fail "$* --help-all says no more than --help"
 }
-commands=("$pollcored" "$pollperf" "$pollperf lat" "$pollperf wake" "$pollstat")
+commands=("$pollcored" "$pollperf" "$pollperf lat" "$pollperf wake" "$pollstat" "$polldoctor")
 step='--help of each program and script fits a screen'
 sizes=''
 for command in "${commands[@]}"; do
@@ -78,10 +79,11 @@ least=20 same_as_help pollperf-lat.1 "$pollperf" lat
 least=5 same_as_help pollperf-wake.1 "$pollperf" wake
 least=1 same_as_help pollperf.1 "$pollperf"
 least=6 same_as_help pollstat.1 "$pollstat"
+least=7 same_as_help polldoctor.1 "$polldoctor"
 passed "options:$options"
 
 step='--version says how a program was built'
-for program in "$pollcored" "$pollperf" "$pollstat"; do
+for program in "$pollcored" "$pollperf" "$pollstat" "$polldoctor"; do
     "$program" --version >"$work/version.out"
     [[ $(sed -n 1p "$work/version.out") =~ ^[a-z]+\ [0-9]+\.[0-9]+\.[0-9]+$ ]] || fail 'the first line is not name and version'
     grep -q '^built from [^ ]' "$work/version.out"
