@@ -31,9 +31,8 @@ std::vector<Finding> clock_source(const Facts& facts) {
     return {{.severity = Severity::warning,
              .seen = seen,
              .source = file,
-             .cost = {.text = "each clock_gettime(2) is a system call and reads a slow device (timekeeping.rst); a "
-                              "worker's step reads the TSC itself, and is not slower",
-                      .basis = Cost::Basis::stated},
+             .cost = Cost::stated("each clock_gettime(2) is a system call and reads a slow device (timekeeping.rst); a "
+                                  "worker's step reads the TSC itself, and is not slower"),
              .mend = "let the kernel use the TSC; see in dmesg why it does not",
              .commands = {{Command::When::now, fmt::format("echo tsc > {}", file)},
                           {Command::When::boot, "tsc=reliable"}}}};
@@ -52,17 +51,16 @@ std::vector<Finding> tsc(const Facts& facts) {
     if (*constant && *nonstop) {
         return {{.seen = "constant_tsc and nonstop_tsc: one rate, also while the core sleeps", .source = file}};
     }
-    return {
-        {.severity = Severity::warning,
-         .sure = !has_cpu_flag(facts.now(), "hypervisor").value_or(false),
-         .seen = fmt::format("the CPU has no {}{}{}", *constant ? "" : "constant_tsc",
-                             *constant || *nonstop ? "" : " and no ", *nonstop ? "" : "nonstop_tsc"),
-         .source = file,
-         .cost = {.text = "a worker's clock is the TSC: its times, idle ladder and latencies are wrong while the rate "
-                          "changes",
-                  .basis = Cost::Basis::stated},
-         .mend = "use another CPU; in a virtual machine, let the hypervisor pass the flag invtsc",
-         .commands = {{Command::When::firmware, "hypervisor: CPU model with invtsc (QEMU: -cpu host,+invtsc)"}}}};
+    return {{.severity = Severity::warning,
+             .sure = !has_cpu_flag(facts.now(), "hypervisor").value_or(false),
+             .seen = fmt::format("the CPU has no {}{}{}", *constant ? "" : "constant_tsc",
+                                 *constant || *nonstop ? "" : " and no ", *nonstop ? "" : "nonstop_tsc"),
+             .source = file,
+             .cost = Cost::stated(
+                 "a worker's clock is the TSC: its times, idle ladder and latencies are wrong while the rate "
+                 "changes"),
+             .mend = "use another CPU; in a virtual machine, let the hypervisor pass the flag invtsc",
+             .commands = {{Command::When::firmware, "hypervisor: CPU model with invtsc (QEMU: -cpu host,+invtsc)"}}}};
 }
 
 std::vector<Finding> virtual_machine(const Facts& facts) {
@@ -83,8 +81,8 @@ std::vector<Finding> virtual_machine(const Facts& facts) {
              .seen = fmt::format("this host is a virtual machine{}{}", vendor ? ", " + *vendor : "",
                                  product ? " " + *product : ""),
              .source = file,
-             .cost = {.text = "CPUs, caches and NUMA nodes are what the hypervisor shows; see longest-gap and steal",
-                      .basis = Cost::Basis::none},
+             .cost = Cost::not_measured(
+                 "CPUs, caches and NUMA nodes are what the hypervisor shows; see longest-gap and steal"),
              .mend = "pin the virtual CPUs to cores of their own, and pass the NIC through",
              .commands = {{Command::When::firmware,
                            "hypervisor: pin each virtual CPU to a core of its own, with hugepages below the memory"}}}};
@@ -111,15 +109,14 @@ std::vector<Finding> steal(const Facts& facts) {
         const Severity severity = share > 0 ? Severity::warning : since_boot > 0 ? Severity::note : Severity::ok;
         found.push_back({.about = worker.about(), .severity = severity, .seen = seen, .source = file});
         if (severity != Severity::ok) {
-            found.back().cost = share > 0 ? Cost{.text = fmt::format("{:.1f}% of the core's time", share),
-                                                 .basis = Cost::Basis::measured}
-                                          : Cost{.text = "none within this sample", .basis = Cost::Basis::measured};
+            found.back().cost = share > 0 ? Cost::measured(fmt::format("{:.1f}% of the core's time", share))
+                                          : Cost::measured("none within this sample");
             found.back().mend = "ask for CPUs that no other virtual machine uses";
             found.back().commands = {{Command::When::firmware,
                                       "hypervisor: pin each virtual CPU to a core of its own, with hugepages below "
                                       "the memory"}};
             if (!after) {
-                found.back().cost = {.text = "not measured here", .basis = Cost::Basis::none};
+                found.back().cost = Cost::not_measured("not measured here");
             }
         }
     }

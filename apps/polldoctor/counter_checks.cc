@@ -109,11 +109,11 @@ std::vector<Finding> device_counters(const Facts& facts) {
                      grown > 0 ? fmt::format(", and grew by {:.0f} within {:.1f} s", grown, facts.seconds()) : "",
                      meaning->means),
                  .source = file,
-                 .cost = {.text = grown > 0
-                                      ? fmt::format("it happens {:.1f} times a second now", grown / facts.seconds())
-                                      : "it happened since the device's driver was loaded; whether it still does "
-                                        "is not known",
-                          .basis = grown > 0 ? Cost::Basis::measured : Cost::Basis::none},
+                 .cost =
+                     grown > 0
+                         ? Cost::measured(fmt::format("it happens {:.1f} times a second now", grown / facts.seconds()))
+                         : Cost::not_measured("it happened since the device's driver was loaded; whether it still "
+                                              "does is not known"),
                  .mend = std::string(meaning->mend)});
         }
         const std::string directory = device.port_directory() + "/hw_counters";

@@ -32,7 +32,7 @@ std::vector<Finding> configuration(const Facts& facts) {
         return {{.severity = Severity::fault,
                  .seen = "this host refuses the configuration: " + facts.refused(),
                  .source = facts.config_file(),
-                 .cost = {.text = "pollcored does not start", .basis = Cost::Basis::stated},
+                 .cost = Cost::stated("pollcored does not start"),
                  .mend = "change the configuration; pollcored --check says when it is accepted"}};
     }
     return {{.seen = "accepted", .source = facts.config_file()}};
@@ -50,7 +50,7 @@ std::vector<Finding> core_online(const Facts& facts) {
                  .severity = Severity::fault,
                  .seen = fmt::format("this CPU is not online; CPUs {} are", config::print_cpu_list(facts.online())),
                  .source = file,
-                 .cost = {.text = "the worker cannot run", .basis = Cost::Basis::stated},
+                 .cost = Cost::stated("the worker cannot run"),
                  .mend = "bring the CPU online, or give the worker another core",
                  .commands = {{Command::When::now, fmt::format("echo 1 > {}/cpu{}/online", kCpus, worker.core)}}});
         } else {
@@ -185,9 +185,9 @@ std::vector<Finding> smt_sibling(const Facts& facts) {
                          ? fmt::format("CPU {}, its SMT sibling, is the core of {}", other->core, other->name)
                          : fmt::format("CPU {} is its SMT sibling, and is online", list),
              .source = file,
-             .cost = {.text = "the two share the core's execution units and L1 cache while both are busy; not measured "
-                              "here",
-                      .basis = Cost::Basis::none},
+             .cost = Cost::not_measured(
+                 "the two share the core's execution units and L1 cache while both are busy; not measured "
+                 "here"),
              .mend = other != facts.workers().end() ? "give the workers cores of their own"
                                                     : "take the sibling offline, or keep all work off it",
              .commands = {}});
@@ -214,15 +214,15 @@ std::vector<Finding> autogroup(const Facts& facts) {
     if (*value == 0) {
         return {{.seen = "off", .source = file}};
     }
-    return {{.severity = Severity::warning,
-             .sure = false,
-             .seen = "on: the kernel divides CPUs among sessions before it divides them among threads (sched(7))",
-             .source = file,
-             .cost = {.text = "if other threads spin on a worker's core: Linux 6.18.44 kept a worker's thread from its "
-                              "core for up to 40 s (config/README.md)",
-                      .basis = Cost::Basis::stated},
-             .mend = "switch it off, or give the cores to the workers alone",
-             .commands = {{Command::When::now, "sysctl kernel.sched_autogroup_enabled=0"}}}};
+    return {
+        {.severity = Severity::warning,
+         .sure = false,
+         .seen = "on: the kernel divides CPUs among sessions before it divides them among threads (sched(7))",
+         .source = file,
+         .cost = Cost::stated("if other threads spin on a worker's core: Linux 6.18.44 kept a worker's thread from its "
+                              "core for up to 40 s (config/README.md)"),
+         .mend = "switch it off, or give the cores to the workers alone",
+         .commands = {{Command::When::now, "sysctl kernel.sched_autogroup_enabled=0"}}}};
 }
 
 // The scheduling policy is field 41 of /proc/PID/task/TID/stat (proc_pid_stat(5)); 1 is SCHED_FIFO, 2 is SCHED_RR.
@@ -263,9 +263,8 @@ std::vector<Finding> rt_throttling(const Facts& facts) {
                              "us of each {:.0f} us",
                              *period - *runtime, *period),
          .source = file,
-         .cost = {.text = fmt::format("up to {:.1f}% of the worker's time (sched(7))",
-                                      100 * (*period - *runtime) / *period),
-                  .basis = Cost::Basis::stated},
+         .cost = Cost::stated(
+             fmt::format("up to {:.1f}% of the worker's time (sched(7))", 100 * (*period - *runtime) / *period)),
          .mend = "give the worker the ordinary policy on a core of its own, or switch the limit off",
          .commands = {{Command::When::now, "sysctl kernel.sched_rt_runtime_us=-1"}}}};
 }

@@ -209,12 +209,12 @@ Cost cost_on(const Facts& facts, std::uint32_t core, const std::string& otherwis
     const auto lost = asked_number(facts.now(), spin_file(core), "lost_ns");
     const auto spun = asked_number(facts.now(), spin_file(core), "spun_ns");
     if (!longest || !lost || !spun || *spun <= 0) {
-        return {.text = otherwise.empty() ? "" : otherwise + "; not measured here", .basis = Cost::Basis::none};
+        return Cost::not_measured(otherwise.empty() ? "" : otherwise + "; not measured here");
     }
     const std::string prefix = otherwise.empty() ? "" : otherwise + "; ";
-    return {.text = fmt::format("{}a thread that spun there lost {:.2g}% of its time, {} at the longest, by all causes",
-                                prefix, 100 * *lost / *spun, duration_text(*longest)),
-            .basis = Cost::Basis::measured};
+    return Cost::measured(
+        fmt::format("{}a thread that spun there lost {:.2g}% of its time, {} at the longest, by all causes", prefix,
+                    100 * *lost / *spun, duration_text(*longest)));
 }
 
 }  // namespace pollcore::doctor

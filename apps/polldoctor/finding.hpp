@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace pollcore::doctor {
@@ -37,8 +38,12 @@ struct Cost {
         measured,  ///< here, by this run
         stated,    ///< by the source that the text names
     };
-    std::string text;
+    std::string text{};
     Basis basis = Basis::none;
+
+    [[nodiscard]] static Cost measured(std::string text) { return {std::move(text), Basis::measured}; }
+    [[nodiscard]] static Cost stated(std::string text) { return {std::move(text), Basis::stated}; }
+    [[nodiscard]] static Cost not_measured(std::string text) { return {std::move(text), Basis::none}; }
 };
 
 /// A command that mends something. polldoctor runs none.

@@ -41,16 +41,16 @@ std::vector<Finding> governor(const Facts& facts) {
             found.push_back({.about = worker.about(), .seen = seen, .source = file});
             continue;
         }
-        found.push_back({.about = worker.about(),
-                         .severity = Severity::warning,
-                         .sure = *name == "powersave" || *name == "ondemand" || *name == "conservative",
-                         .seen = seen,
-                         .source = file,
-                         .cost = {.text = "after a pause the core runs slower until the governor has noticed the load "
-                                          "(admin-guide/pm/cpufreq.rst); not measured here",
-                                  .basis = Cost::Basis::none},
-                         .mend = "choose the governor \"performance\"",
-                         .commands = {{Command::When::now, fmt::format("echo performance > {}", file)}}});
+        found.push_back(
+            {.about = worker.about(),
+             .severity = Severity::warning,
+             .sure = *name == "powersave" || *name == "ondemand" || *name == "conservative",
+             .seen = seen,
+             .source = file,
+             .cost = Cost::not_measured("after a pause the core runs slower until the governor has noticed the load "
+                                        "(admin-guide/pm/cpufreq.rst); not measured here"),
+             .mend = "choose the governor \"performance\"",
+             .commands = {{Command::When::now, fmt::format("echo performance > {}", file)}}});
     }
     return found;
 }
@@ -100,10 +100,9 @@ std::vector<Finding> c_states(const Facts& facts) {
                          .sure = worker.sleeps,
                          .seen = seen,
                          .source = deepest_state + "/latency",
-                         .cost = {.text = fmt::format("up to {:.0f} us more for each wake-up, as the firmware says "
-                                                      "(admin-guide/pm/cpuidle.rst: latency)",
-                                                      latency),
-                                  .basis = Cost::Basis::stated},
+                         .cost = Cost::stated(fmt::format("up to {:.0f} us more for each wake-up, as the firmware says "
+                                                          "(admin-guide/pm/cpuidle.rst: latency)",
+                                                          latency)),
                          .mend = "disable the deep states of the core, or let the worker spin",
                          .commands = std::move(commands)});
     }

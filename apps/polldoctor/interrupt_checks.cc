@@ -193,7 +193,7 @@ std::vector<Finding> interrupt_affinity(const Facts& facts) {
                              .seen = fmt::format("{} of {} interrupts go there: {}{}", here.size(), devices, names,
                                                  here.size() > kNamedMax ? " and more" : ""),
                              .source = source,
-                             .cost = {.text = "nothing until they come: see interrupts", .basis = Cost::Basis::none},
+                             .cost = Cost::not_measured("nothing until they come: see interrupts"),
                              .mend = "send them to other CPUs; a completion vector of a worker that sleeps may stay",
                              .commands = {}});
             for (const CountedRow* const row : here) {
@@ -260,7 +260,7 @@ std::vector<Finding> other_tasks(const Facts& facts) {
                                  .seen = share,
                                  .source = fmt::format("/proc/{}/task/{}/schedstat", running->pid, running->thread)});
                 if (waited > 0) {
-                    found.back().cost = {.text = share, .basis = Cost::Basis::measured};
+                    found.back().cost = Cost::measured(share);
                     found.back().mend = mend;
                 }
                 continue;
@@ -370,8 +370,7 @@ std::vector<Finding> longest_gap(const Facts& facts) {
                                  "longest",
                                  duration_text(*spun), *gaps, duration_text(*longest)),
              .source = "a spinning thread",
-             .cost = {.text = fmt::format("{:.2g}% of the time", 100 * *lost / *spun),
-                      .basis = Cost::Basis::measured}});
+             .cost = Cost::measured(fmt::format("{:.2g}% of the time", 100 * *lost / *spun))});
         if (severity != Severity::ok) {
             found.back().mend =
                 "the findings about this CPU above say what was seen there; steal says whether a "

@@ -74,7 +74,7 @@ std::vector<Finding> cgroup_cpuset(const Facts& facts) {
                              .seen = fmt::format("the {} {} has CPUs {} only", sure ? "cgroup" : "affinity",
                                                  facts.process_text(), config::print_cpu_list(cpus)),
                              .source = source,
-                             .cost = {.text = "the worker cannot run on its core", .basis = Cost::Basis::stated},
+                             .cost = Cost::stated("the worker cannot run on its core"),
                              .mend = "allow the core to the unit (CPUAffinity=, AllowedCPUs=) or to the container",
                              .commands = {{Command::When::now,
                                            fmt::format("systemctl set-property pollcored.service AllowedCPUs={}",
@@ -114,19 +114,18 @@ std::vector<Finding> cgroup_cpu_max(const Facts& facts) {
         if (quota->us <= 0 || quota->period_us <= 0) {
             continue;
         }
-        return {
-            {.severity = Severity::warning,
-             .seen = fmt::format("the cgroup {} gets {:.2g} CPUs: {:.0f} us of each {:.0f} us", facts.process_text(),
-                                 quota->us / quota->period_us, quota->us, quota->period_us),
-             .source = quota->file,
-             .cost = {.text = fmt::format("threads that spin use the quota up, and then none of the cgroup runs for "
-                                          "the rest of {:.0f} us",
-                                          quota->period_us),
-                      .basis = Cost::Basis::stated},
-             .mend = "remove the quota (CPUQuota= of the unit, or the container's limit of CPUs)",
-             .commands = {
-                 {Command::When::now, fmt::format("echo {} > {}", quota->file.ends_with("cpu.max") ? "max" : "-1",
-                                                  shell_word(quota->file))}}}};
+        return {{.severity = Severity::warning,
+                 .seen = fmt::format("the cgroup {} gets {:.2g} CPUs: {:.0f} us of each {:.0f} us",
+                                     facts.process_text(), quota->us / quota->period_us, quota->us, quota->period_us),
+                 .source = quota->file,
+                 .cost = Cost::stated(
+                     fmt::format("threads that spin use the quota up, and then none of the cgroup runs for "
+                                 "the rest of {:.0f} us",
+                                 quota->period_us)),
+                 .mend = "remove the quota (CPUQuota= of the unit, or the container's limit of CPUs)",
+                 .commands = {
+                     {Command::When::now, fmt::format("echo {} > {}", quota->file.ends_with("cpu.max") ? "max" : "-1",
+                                                      shell_word(quota->file))}}}};
     }
     const std::string file = facts.process() + "/cgroup";
     if (!read.empty()) {
@@ -193,18 +192,18 @@ std::vector<Finding> memlock(const Facts& facts) {
         return {{.seen = limit + "; software devices pin no memory", .source = file}};
     }
     const std::uint64_t needed = facts.config() != nullptr ? facts.config()->memory.size : 0;
-    return {{.severity = lock.bytes < needed && facts.process() != "/proc/self" ? Severity::fault : Severity::warning,
-             .sure = facts.process() != "/proc/self",
-             .seen = limit,
-             .source = file,
-             .cost = {.text = fmt::format("registered memory and queues count against it; memory.size alone is {:.0f} "
+    return {
+        {.severity = lock.bytes < needed && facts.process() != "/proc/self" ? Severity::fault : Severity::warning,
+         .sure = facts.process() != "/proc/self",
+         .seen = limit,
+         .source = file,
+         .cost = Cost::stated(fmt::format("registered memory and queues count against it; memory.size alone is {:.0f} "
                                           "MiB, and beyond the limit registering fails with ENOMEM",
-                                          static_cast<double>(needed) / (1 << 20)),
-                      .basis = Cost::Basis::stated},
-             .mend = "LimitMEMLOCK=infinity in the unit, as pollcored.service has it; memlock in "
-                     "/etc/security/limits.conf for users",
-             .commands = {{Command::When::now,
-                           "echo '* - memlock unlimited' > /etc/security/limits.d/rdma.conf  # then log in again"}}}};
+                                          static_cast<double>(needed) / (1 << 20))),
+         .mend = "LimitMEMLOCK=infinity in the unit, as pollcored.service has it; memlock in "
+                 "/etc/security/limits.conf for users",
+         .commands = {{Command::When::now,
+                       "echo '* - memlock unlimited' > /etc/security/limits.d/rdma.conf  # then log in again"}}}};
 }
 
 constexpr Check kLimitChecks[] = {

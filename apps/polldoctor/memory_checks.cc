@@ -51,19 +51,18 @@ std::vector<Finding> hugepages(const Facts& facts) {
         return {{.sure = !runs, .seen = seen, .source = kMeminfo}};
     }
     const bool required = wanted.hugepages == Hugepages::require;
-    return {{.severity = required ? Severity::fault : Severity::warning,
-             .sure = !runs,
-             .seen = seen,
-             .source = kMeminfo,
-             .cost = required
-                         ? Cost{.text = "memory.hugepages = \"require\": pollcored does not start, or allocations fail",
-                                .basis = Cost::Basis::stated}
-                         : Cost{.text = "ordinary pages instead: more misses of the TLB of CPU and NIC; not measured "
-                                        "here",
-                                .basis = Cost::Basis::none},
-             .mend = "reserve hugepages, at boot if memory is fragmented later",
-             .commands = {{Command::When::now, fmt::format("sysctl vm.nr_hugepages={:.0f}", *total + needed - there)},
-                          {Command::When::boot, fmt::format("hugepages={:.0f}", *total + needed - there)}}}};
+    return {
+        {.severity = required ? Severity::fault : Severity::warning,
+         .sure = !runs,
+         .seen = seen,
+         .source = kMeminfo,
+         .cost = required
+                     ? Cost::stated("memory.hugepages = \"require\": pollcored does not start, or allocations fail")
+                     : Cost::not_measured("ordinary pages instead: more misses of the TLB of CPU and NIC; not measured "
+                                          "here"),
+         .mend = "reserve hugepages, at boot if memory is fragmented later",
+         .commands = {{Command::When::now, fmt::format("sysctl vm.nr_hugepages={:.0f}", *total + needed - there)},
+                      {Command::When::boot, fmt::format("hugepages={:.0f}", *total + needed - there)}}}};
 }
 
 std::vector<Finding> swap(const Facts& facts) {
@@ -89,16 +88,15 @@ std::vector<Finding> swap(const Facts& facts) {
     if (areas.empty()) {
         return {{.seen = "there is none", .source = file}};
     }
-    return {
-        {.severity = used > 0 ? Severity::warning : Severity::note,
-         .sure = false,
-         .seen = fmt::format("{}, of which {:.0f} MiB are in use", areas, used / 1024),
-         .source = file,
-         .cost = {.text = "a page of an application or of the runtime may have to come back from the disk; hugepages "
-                          "and registered memory stay; not measured here",
-                  .basis = Cost::Basis::none},
-         .mend = "switch swap off, or keep the unit's memory out of it (MemorySwapMax=0)",
-         .commands = {{Command::When::now, "swapoff -a"}}}};
+    return {{.severity = used > 0 ? Severity::warning : Severity::note,
+             .sure = false,
+             .seen = fmt::format("{}, of which {:.0f} MiB are in use", areas, used / 1024),
+             .source = file,
+             .cost = Cost::not_measured(
+                 "a page of an application or of the runtime may have to come back from the disk; hugepages "
+                 "and registered memory stay; not measured here"),
+             .mend = "switch swap off, or keep the unit's memory out of it (MemorySwapMax=0)",
+             .commands = {{Command::When::now, "swapoff -a"}}}};
 }
 
 /// The chosen word of a file such as "always [madvise] never".
@@ -126,9 +124,9 @@ std::vector<Finding> transparent_hugepages(const Facts& facts) {
              .sure = false,
              .seen = seen,
              .source = file,
-             .cost = {.text = "khugepaged moves pages of any process, and with defrag \"always\" a page fault may wait "
-                              "until memory is compacted (admin-guide/mm/transhuge.rst); not measured here",
-                      .basis = Cost::Basis::none},
+             .cost = Cost::not_measured(
+                 "khugepaged moves pages of any process, and with defrag \"always\" a page fault may wait "
+                 "until memory is compacted (admin-guide/mm/transhuge.rst); not measured here"),
              .mend = "give them to the programs that ask (madvise)",
              .commands = {{Command::When::now, fmt::format("echo madvise > {}", file)},
                           {Command::When::boot, "transparent_hugepage=madvise"}}}};

@@ -64,18 +64,17 @@ std::vector<Finding> mtu(const Facts& facts) {
             found.push_back({.about = device.about(), .sure = active.has_value(), .seen = seen, .source = source});
             continue;
         }
-        found.push_back(
-            {.about = device.about(),
-             .severity = Severity::warning,
-             .sure = active.has_value(),
-             .seen = seen,
-             .source = source,
-             .cost = {.text = fmt::format("a large message takes {:.0f} times the packets of MTU {:.0f}, each with its "
-                                          "headers",
-                                          mtu_now > 0 ? most.value_or(4096) / mtu_now : 16, most.value_or(4096)),
-                      .basis = Cost::Basis::stated},
-             .mend = "raise the MTU at both ends and in each switch between them",
-             .commands = {}});
+        found.push_back({.about = device.about(),
+                         .severity = Severity::warning,
+                         .sure = active.has_value(),
+                         .seen = seen,
+                         .source = source,
+                         .cost = Cost::stated(
+                             fmt::format("a large message takes {:.0f} times the packets of MTU {:.0f}, each with its "
+                                         "headers",
+                                         mtu_now > 0 ? most.value_or(4096) / mtu_now : 16, most.value_or(4096))),
+                         .mend = "raise the MTU at both ends and in each switch between them",
+                         .commands = {}});
         if (netdev) {
             found.back().commands = {
                 {Command::When::now,
@@ -161,7 +160,7 @@ std::vector<Finding> gid(const Facts& facts) {
                              ? "the port has no GID: its network device has no address"
                              : fmt::format("none of {} GIDs is of RoCE v2 with the address {}", count, device.gid),
                  .source = directory,
-                 .cost = {.text = "queue pairs cannot be connected", .basis = Cost::Basis::stated},
+                 .cost = Cost::stated("queue pairs cannot be connected"),
                  .mend = "give the network device an address, and bring it up; or correct gid in the configuration",
                  .commands = {
                      {Command::When::now,
@@ -188,21 +187,21 @@ std::vector<Finding> roce_version(const Facts& facts) {
         if (!chosen || chosen->type.empty()) {
             found.push_back(not_judged(device.about(), "no GID whose type can be read", directory));
         } else if (!is_v2(*chosen)) {
-            found.push_back({.about = device.about(),
-                             .severity = Severity::warning,
-                             .seen = fmt::format("GID {} is of {}, which is not routed", chosen->index, chosen->type),
-                             .source = directory + "/" + chosen->index,
-                             .cost = {.text = "peers behind a router cannot be reached, and switches see no UDP ports "
-                                              "by which they could spread the traffic",
-                                      .basis = Cost::Basis::stated},
-                             .mend = "configure the address of a GID of RoCE v2"});
+            found.push_back(
+                {.about = device.about(),
+                 .severity = Severity::warning,
+                 .seen = fmt::format("GID {} is of {}, which is not routed", chosen->index, chosen->type),
+                 .source = directory + "/" + chosen->index,
+                 .cost = Cost::stated("peers behind a router cannot be reached, and switches see no UDP ports "
+                                      "by which they could spread the traffic"),
+                 .mend = "configure the address of a GID of RoCE v2"});
         } else if (cm && cm->find("v2") == cm->npos) {
             found.push_back(
                 {.about = device.about(),
                  .severity = Severity::warning,
                  .seen = fmt::format("connections by rdma_cm take {}", *cm),
                  .source = by_cm,
-                 .cost = {.text = "peers behind a router cannot be reached", .basis = Cost::Basis::stated},
+                 .cost = Cost::stated("peers behind a router cannot be reached"),
                  .mend = "let rdma_cm take RoCE v2",
                  .commands = {{Command::When::now, fmt::format("echo 'RoCE v2' > {}", shell_word(by_cm))}}});
         } else {
@@ -250,9 +249,8 @@ std::vector<Finding> pfc(const Facts& facts) {
              .sure = false,
              .seen = fmt::format("off on {} for all priorities", *netdev),
              .source = "RTM_GETDCB of rtnetlink(7)",
-             .cost = {.text = "a full switch drops packets, and the sender goes back to the first lost one; "
-                              "see device-counters (out_of_sequence, packet_seq_err)",
-                      .basis = Cost::Basis::none},
+             .cost = Cost::not_measured("a full switch drops packets, and the sender goes back to the first lost one; "
+                                        "see device-counters (out_of_sequence, packet_seq_err)"),
              .mend = "a network for RoCE without losses has PFC for one priority, or ECN, at hosts and "
                      "switches alike",
              .commands = {
@@ -310,8 +308,7 @@ std::vector<Finding> ecn(const Facts& facts) {
                  .sure = false,
                  .seen = "off for all priorities",
                  .source = directory,
-                 .cost = {.text = "senders do not slow down before a switch drops packets or stops the link",
-                          .basis = Cost::Basis::none},
+                 .cost = Cost::not_measured("senders do not slow down before a switch drops packets or stops the link"),
                  .mend = "switch it on at both ends, and let the switches mark packets",
                  .commands = {
                      {Command::When::now, fmt::format("echo 1 > {}/roce_np/enable/3", shell_word(directory))},

@@ -93,9 +93,9 @@ std::vector<Finding> numa_device(const Facts& facts) {
                      .seen = fmt::format("the device is on NUMA node {:.0f}, the core on node {}{}", *node, *own,
                                          far ? fmt::format(", at distance {} (10 is the own node)", *far) : ""),
                      .source = file,
-                     .cost = {.text = "each doorbell and each completion crosses the link between the sockets; not "
-                                      "measured here",
-                              .basis = Cost::Basis::none},
+                     .cost = Cost::not_measured(
+                         "each doorbell and each completion crosses the link between the sockets; not "
+                         "measured here"),
                      .mend = fmt::format("give the worker a core of the device's node{}",
                                          near ? ": " + config::print_cpu_list(*near) : "")});
             }
@@ -153,9 +153,9 @@ std::vector<Finding> numa_memory(const Facts& facts) {
              .sure = facts.running_on(worker.core) == nullptr,  // it may have taken them
              .seen = fmt::format("NUMA node {} of the core has no free hugepage, but {}", *own, others),
              .source = file,
-             .cost = {.text = "rings and queues lie on another node, and each access crosses the link; not measured "
-                              "here",
-                      .basis = Cost::Basis::none},
+             .cost = Cost::not_measured(
+                 "rings and queues lie on another node, and each access crosses the link; not measured "
+                 "here"),
              .mend = "reserve hugepages on the core's node",
              .commands = {{Command::When::now, fmt::format("echo 32 > {}", node_file(*own,
                                                                                      "hugepages/hugepages-2048kB/"
@@ -179,9 +179,9 @@ std::vector<Finding> numa_balancing(const Facts& facts) {
     return {{.severity = Severity::warning,
              .seen = "on: the kernel unmaps pages from time to time, to see which node uses them",
              .source = file,
-             .cost = {.text = "page faults in the worker and in applications (admin-guide/sysctl/kernel.rst); not "
-                              "measured here",
-                      .basis = Cost::Basis::none},
+             .cost = Cost::not_measured(
+                 "page faults in the worker and in applications (admin-guide/sysctl/kernel.rst); not "
+                 "measured here"),
              .mend = "switch it off",
              .commands = {{Command::When::now, "sysctl kernel.numa_balancing=0"},
                           {Command::When::boot, "numa_balancing=disable"}}}};
@@ -228,7 +228,7 @@ std::vector<Finding> shared_cache(const Facts& facts) {
     return {{.severity = groups.size() > 1 ? Severity::note : Severity::ok,
              .seen = fmt::format("L{} cache: {}", level, text),
              .source = "/sys/devices/system/cpu/cpu*/cache/index*/shared_cpu_list",
-             .cost = {.text = groups.size() > 1 ? "see round-trips" : "", .basis = Cost::Basis::none},
+             .cost = Cost::not_measured(groups.size() > 1 ? "see round-trips" : ""),
              .mend = groups.size() > 1 ? "run the threads of an application on CPUs that share the cache with their "
                                          "worker"
                                        : ""}};
@@ -274,9 +274,8 @@ std::vector<Finding> round_trips(const Facts& facts) {
              .seen = text +
                      (measured < pairs ? fmt::format("; {} pairs were not measured: {}", pairs - measured, why) : ""),
              .source = source,
-             .cost = {.text = fmt::format(
-                          "an operation of another core's thread takes a round trip, {:.0f} ns and more", least),
-                      .basis = Cost::Basis::measured},
+             .cost = Cost::measured(
+                 fmt::format("an operation of another core's thread takes a round trip, {:.0f} ns and more", least)),
              .mend = most > 2 * least ? "put threads that work together on cores with short round trips" : ""}};
 }
 

@@ -41,7 +41,7 @@ std::vector<Finding> device_present(const Facts& facts) {
                                        there.empty() ? "none" : names)
                          : fmt::format("not there; this host has {}", there.empty() ? "no RDMA device" : names),
              .source = directory,
-             .cost = {.text = "pollcored does not start", .basis = Cost::Basis::stated},
+             .cost = Cost::stated("pollcored does not start"),
              .mend = "load the device's driver, or correct verbs_name in the configuration",
              .commands = {{Command::When::now, "modprobe mlx5_ib  # the driver of your device"}}});
     }
@@ -69,7 +69,7 @@ std::vector<Finding> port_state(const Facts& facts) {
                  .severity = Severity::fault,
                  .seen = seen,
                  .source = file,
-                 .cost = {.text = "nothing arrives and nothing leaves", .basis = Cost::Basis::stated},
+                 .cost = Cost::stated("nothing arrives and nothing leaves"),
                  .mend = "bring the link up; on InfiniBand a subnet manager must run",
                  .commands = {{Command::When::now, fmt::format("rdma link show {}/{}  # and: ip link set dev NETDEV up",
                                                                shell_word(device.verbs_name), device.port)}}});
@@ -129,7 +129,7 @@ Finding link_finding(const Facts& facts, const JudgedDevice& device, const std::
             .severity = Severity::warning,
             .seen = seen,
             .source = file,
-            .cost = {.text = bandwidth_text(facts.now(), device), .basis = Cost::Basis::stated},
+            .cost = Cost::stated(bandwidth_text(facts.now(), device)),
             .mend = "put the device into a slot that has what it can use, and see what its riser and the BIOS allow",
             .commands = {
                 {Command::When::firmware, fmt::format("the PCIe slot of {}: {} {}{}, and not {}{}", device.verbs_name,
@@ -215,9 +215,8 @@ std::vector<Finding> relaxed_ordering(const Facts& facts) {
                  .sure = false,
                  .seen = "the device may not use it (Device Control, bit 4 is 0)",
                  .source = file,
-                 .cost = {.text = "writes to memory wait for earlier ones, also of regions with "
-                                  "IBV_ACCESS_RELAXED_ORDERING; not measured here",
-                          .basis = Cost::Basis::none},
+                 .cost = Cost::not_measured("writes to memory wait for earlier ones, also of regions with "
+                                            "IBV_ACCESS_RELAXED_ORDERING; not measured here"),
                  .mend =
                      "allow it in the BIOS, or for this boot by setpci; the kernel forbids it behind some root ports",
                  .commands = {{Command::When::now, fmt::format("setpci -s {} CAP_EXP+8.w=10:10",
