@@ -28,7 +28,8 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{10};
 constexpr std::size_t kLogMax = std::size_t{4} << 20;
-constexpr std::size_t kSegmentJsonMax = std::size_t{64} << 20;
+// A runtime with all sessions and queue pairs that it can have has fewer. A hostile segment of more would take memory.
+constexpr std::size_t kValuesMax = std::size_t{8} << 20;
 
 constexpr const char* kReadme =
     R"(A bundle of polldoctor(1), for a bug report of pollcore.
@@ -110,16 +111,28 @@ std::string tame(std::string name) {
     return name;
 }
 
+std::size_t values_of(const statistics::Snapshot& snapshot) {
+    std::size_t count = 0;
+    for (const statistics::ReadTable& table : snapshot.tables) {
+        for (const statistics::ReadRow& row : table.rows) {
+            for (const auto& words : row.words) {
+                count += std::max<std::size_t>(words.size(), 1);
+            }
+        }
+    }
+    return count;
+}
+
 void add_segments(Archive& archive, const std::string& directory) {
     std::string failures;
     for (const std::filesystem::path& file : statistics::find_statistics()) {
         const std::string name = tame(file.filename().string());
         try {
-            const std::string json = stat::json_of(statistics::read_statistics(file));
-            if (json.size() > kSegmentJsonMax) {
-                failures += fmt::format("{}: larger than {} MiB\n", name, kSegmentJsonMax >> 20);
+            const statistics::Snapshot snapshot = statistics::read_statistics(file);
+            if (const std::size_t values = values_of(snapshot); values > kValuesMax) {
+                failures += fmt::format("{}: {} values are more than those of a runtime\n", name, values);
             } else {
-                archive.add(fmt::format("{}/{}.json", directory, name), json + "\n");
+                archive.add(fmt::format("{}/{}.json", directory, name), stat::json_of(snapshot) + "\n");
             }
         } catch (const Error& error) {
             if (error.code() == std::errc::io_error) {

@@ -1,5 +1,6 @@
 #include "checks.hpp"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -26,8 +27,8 @@ std::vector<Finding> judge(const Facts& facts) {
         for (Finding& finding : found) {
             finding.id = check.id;
             // Nobody knows yet which of the CPUs will be workers', so nothing is wrong with one of them.
-            if (facts.config() == nullptr && finding.about.core && finding.severity > Severity::note) {
-                finding.severity = Severity::note;
+            if (facts.config() == nullptr && finding.about.core) {
+                finding.severity = std::min(finding.severity, Severity::note);
                 finding.commands.clear();
             }
             all.push_back(std::move(finding));

@@ -14,6 +14,7 @@
 
 #include "check_groups.hpp"
 #include "config/cpus.hpp"
+#include "kernel_counters.hpp"
 #include "pollcore/error.hpp"
 
 namespace pollcore::doctor {
@@ -168,7 +169,7 @@ std::vector<Finding> smt_sibling(const Facts& facts) {
         siblings->erase(worker.core);
         if (siblings->empty()) {
             found.push_back({.about = worker.about(),
-                             .sure = !facts.now().line("/sys/hypervisor/type").has_value(),
+                             .sure = !has_cpu_flag(facts.now(), "hypervisor").value_or(true),
                              .seen = "no SMT sibling",
                              .source = file});
             continue;

@@ -204,17 +204,20 @@ std::string duration_text(double ns) {
                       : fmt::format("{:.1f} s", ns / 1e9);
 }
 
+std::string percent_text(double share) {
+    const double percent = 100 * share;
+    return percent >= 1 ? fmt::format("{:.0f}%", percent) : fmt::format("{:.2g}%", percent);
+}
+
 Cost cost_on(const Facts& facts, std::uint32_t core, const std::string& otherwise) {
-    const auto longest = asked_number(facts.now(), spin_file(core), "longest_ns");
     const auto lost = asked_number(facts.now(), spin_file(core), "lost_ns");
     const auto spun = asked_number(facts.now(), spin_file(core), "spun_ns");
-    if (!longest || !lost || !spun || *spun <= 0) {
-        return Cost::not_measured(otherwise.empty() ? "" : otherwise + "; not measured here");
-    }
     const std::string prefix = otherwise.empty() ? "" : otherwise + "; ";
-    return Cost::measured(
-        fmt::format("{}a thread that spun there lost {:.2g}% of its time, {} at the longest, by all causes", prefix,
-                    100 * *lost / *spun, duration_text(*longest)));
+    if (!lost || !spun || *spun <= 0) {
+        return Cost::not_measured(prefix + "not measured here");
+    }
+    return Cost::measured(fmt::format("{}a thread that spun there lost {} of its time, by all causes together", prefix,
+                                      percent_text(*lost / *spun)));
 }
 
 }  // namespace pollcore::doctor

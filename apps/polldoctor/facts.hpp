@@ -119,6 +119,8 @@ private:
 [[nodiscard]] std::string round_trip_file(std::uint32_t a, std::uint32_t b);
 inline constexpr const char* kRunningFile = "/asked/running";
 
+/// A share, such as "12%" or "0.03%".
+[[nodiscard]] std::string percent_text(double share);
 /// A duration, such as "812 us".
 [[nodiscard]] std::string duration_text(double ns);
 

@@ -153,7 +153,7 @@ std::string findings_text(const Facts& facts, const std::vector<Finding>& findin
     if (const std::string matrix = round_trip_matrix(facts); !matrix.empty()) {
         text += "\nround trips of a cache line between CPUs, in ns:\n" + matrix;
     }
-    return text + fmt::format("\n{} faults, {} warnings, {} notes, {} ok\n", count[Severity::fault],
+    return text + fmt::format("\nfaults: {}, warnings: {}, notes: {}, ok: {}\n", count[Severity::fault],
                               count[Severity::warning], count[Severity::note], count[Severity::ok]);
 }
 

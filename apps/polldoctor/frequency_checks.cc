@@ -16,11 +16,12 @@ std::string cpu_directory(std::uint32_t core) {
     return fmt::format("/sys/devices/system/cpu/cpu{}", core);
 }
 
-/// Why a virtual machine shows nothing of this kind.
-std::string why_not_there(const Tree& tree, const std::string& file) {
+/// Why a file of the core cannot be read. Virtual machines have none of this kind.
+std::string why_not_there(const Tree& tree, std::uint32_t core, const std::string& file) {
+    const std::string why = tree.why_not(file).substr(cpu_directory(core).size() + 1);  // the same of all cores
     return has_cpu_flag(tree, "hypervisor").value_or(false)
-               ? tree.why_not(file) + "; the hypervisor decides, and its host has to be asked"
-               : tree.why_not(file);
+               ? why + "; the hypervisor decides, and its host has to be asked"
+               : why;
 }
 
 std::vector<Finding> governor(const Facts& facts) {
@@ -30,7 +31,7 @@ std::vector<Finding> governor(const Facts& facts) {
         const std::string file = directory + "/scaling_governor";
         const auto name = facts.now().line(file);
         if (!name) {
-            found.push_back(not_judged(worker.about(), why_not_there(facts.now(), file), file));
+            found.push_back(not_judged(worker.about(), why_not_there(facts.now(), worker.core, file), file));
             continue;
         }
         const auto mhz = [&](const char* leaf) { return facts.now().number(directory + "/" + leaf).value_or(0) / 1e3; };
@@ -82,7 +83,7 @@ std::vector<Finding> c_states(const Facts& facts) {
         }
         if (latency < 0) {
             const std::string file = directory + "/state0/latency";
-            found.push_back(not_judged(worker.about(), why_not_there(facts.now(), file), file));
+            found.push_back(not_judged(worker.about(), why_not_there(facts.now(), worker.core, file), file));
             continue;
         }
         const std::string seen =

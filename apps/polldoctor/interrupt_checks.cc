@@ -370,7 +370,7 @@ std::vector<Finding> longest_gap(const Facts& facts) {
                                  "longest",
                                  duration_text(*spun), *gaps, duration_text(*longest)),
              .source = "a spinning thread",
-             .cost = Cost::measured(fmt::format("{:.2g}% of the time", 100 * *lost / *spun))});
+             .cost = Cost::measured(percent_text(*lost / *spun) + " of the time")});
         if (severity != Severity::ok) {
             found.back().mend =
                 "the findings about this CPU above say what was seen there; steal says whether a "

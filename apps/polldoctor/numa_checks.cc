@@ -3,6 +3,7 @@
 // Sources: Documentation/ABI/stable/sysfs-devices-node, ABI/testing/sysfs-devices-system-cpu (cache),
 // ABI/testing/sysfs-bus-pci (numa_node), Documentation/admin-guide/sysctl/kernel.rst (numa_balancing).
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -241,11 +242,14 @@ std::vector<Finding> round_trips(const Facts& facts) {
     std::string why = "this run measured nothing";
     double least = 0;
     double most = 0;
-    const auto& workers = facts.workers();
-    for (std::size_t a = 0; a < workers.size(); ++a) {
-        for (std::size_t b = a + 1; b < workers.size(); ++b) {
+    std::set<std::uint32_t> cores;
+    for (const JudgedWorker& worker : facts.workers()) {
+        cores.insert(worker.core);
+    }
+    for (auto a = cores.begin(); a != cores.end(); ++a) {
+        for (auto b = std::next(a); b != cores.end(); ++b) {
             ++pairs;
-            const std::string file = round_trip_file(workers[a].core, workers[b].core);
+            const std::string file = round_trip_file(*a, *b);
             const auto ns = asked_number(facts.now(), file, "typical_ns");
             if (!ns) {
                 why = asked_text(facts.now(), file, "not_measured").value_or(why);
@@ -255,8 +259,7 @@ std::vector<Finding> round_trips(const Facts& facts) {
             most = std::max(most, *ns);
             ++measured;
             if (measured <= 8) {
-                text +=
-                    fmt::format("{}{}-{} {:.0f} ns", text.empty() ? "" : ", ", workers[a].core, workers[b].core, *ns);
+                text += fmt::format("{}{}-{} {:.0f} ns", text.empty() ? "" : ", ", *a, *b, *ns);
             }
         }
     }

@@ -163,6 +163,8 @@ Snapshot read_statistics(const std::filesystem::path& path) {
         file.refuse("has a wrong header");
     }
     const std::uint64_t fields_at = begin.header_bytes + std::uint64_t{header.tables} * header.table_bytes;
+    // Tables that overlap, or fields that do, would take many times the memory of the segment.
+    std::uint64_t bytes_of_tables = 0;
     for (std::uint32_t i = 0; i < header.tables; ++i) {
         const auto table =
             read_struct<Table>(file, begin.header_bytes + std::uint64_t{i} * header.table_bytes, header.table_bytes);
@@ -172,14 +174,23 @@ Snapshot read_statistics(const std::filesystem::path& path) {
             table.first_field > header.fields - table.fields) {
             file.refuse("has a wrong table");
         }
+        bytes_of_tables += end;
+        if (bytes_of_tables > header.bytes) {
+            file.refuse("has tables that overlap");
+        }
         ReadTable read{.name = text_of(table.name), .fields = {}, .rows = {}};
         std::vector<Field> fields;
+        std::size_t bytes_of_fields = sizeof(Sequence);
         for (std::uint32_t k = 0; k < table.fields; ++k) {
             const auto field = read_struct<Field>(
                 file, fields_at + std::uint64_t{table.first_field + k} * header.field_bytes, header.field_bytes);
             if (field.count == 0 || field.offset < sizeof(Sequence) || field.offset > table.row_bytes ||
                 bytes_of(field) > table.row_bytes - field.offset) {
                 file.refuse("has a wrong field");
+            }
+            bytes_of_fields += bytes_of(field);
+            if (bytes_of_fields > table.row_bytes) {
+                file.refuse("has fields that overlap");
             }
             fields.push_back(field);
             read.fields.push_back({.name = text_of(field.name), .kind = field.kind, .unit = field.unit});

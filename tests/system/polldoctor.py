@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import pwd
+import re
 import stat
 import subprocess
 import sys
@@ -218,10 +219,10 @@ def bundle(config, directory, daemon):
                  "host/proc/interrupts", "host/later/proc/interrupts", "host/proc/self/limits", f"host/asked/spin/{max(os.sched_getaffinity(0))}"):
         if not (top / name).is_file():
             fail(f"the bundle has no {name}: {names}")
-    for line in (top / "README.txt").read_text().splitlines():
-        for word in line[:19].replace(",", " ").split():
-            if not (top / word).exists():
-                fail(f"README.txt names {word}, which is not there")
+    described = re.findall(r"^(\S+)(?:, (\S+))?  ", (top / "README.txt").read_text(), re.M)
+    for word in [word for words in described for word in words if word]:
+        if not (top / word).exists():
+            fail(f"README.txt names {word}, which is not there")
     segment = next((top / "segments").glob(f"pollcore-{pid}-*.json"))
     events = json.loads(segment.read_text())["tables"]["event"]
     if not any("ready:" in event["text"] for event in events):

@@ -74,7 +74,7 @@ TEST(PolldoctorText, BeginsWithTheWorstAndNamesWhatIsOk) {
     EXPECT_NE(report.text.find("not there"), std::string::npos);
     EXPECT_EQ(report.text.find("ok       hugepages "), std::string::npos);
     EXPECT_NE(report.all.find("ok       hugepages "), std::string::npos);
-    EXPECT_NE(report.text.find("1 faults, 2 warnings,"), std::string::npos) << report.text;
+    EXPECT_NE(report.text.find("faults: 1, warnings: 2,"), std::string::npos) << report.text;
 }
 
 TEST(PolldoctorText, SaysOnceWhatIsTheSameOfSeveralCores) {
