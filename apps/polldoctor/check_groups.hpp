@@ -11,6 +11,7 @@ namespace pollcore::doctor {
 
 [[nodiscard]] std::span<const Check> cpu_checks() noexcept;
 [[nodiscard]] std::span<const Check> limit_checks() noexcept;
+[[nodiscard]] std::span<const Check> task_checks() noexcept;
 [[nodiscard]] std::span<const Check> interrupt_checks() noexcept;
 [[nodiscard]] std::span<const Check> frequency_checks() noexcept;
 [[nodiscard]] std::span<const Check> numa_checks() noexcept;

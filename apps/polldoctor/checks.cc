@@ -10,8 +10,9 @@ namespace pollcore::doctor {
 
 std::vector<Check> all_checks() {
     std::vector<Check> all;
-    for (const auto group : {cpu_checks(), limit_checks(), interrupt_checks(), frequency_checks(), numa_checks(),
-                             memory_checks(), pcie_checks(), network_checks(), counter_checks(), clock_checks()}) {
+    for (const auto group :
+         {cpu_checks(), limit_checks(), task_checks(), interrupt_checks(), frequency_checks(), numa_checks(),
+          memory_checks(), pcie_checks(), network_checks(), counter_checks(), clock_checks()}) {
         all.insert(all.end(), group.begin(), group.end());
     }
     return all;

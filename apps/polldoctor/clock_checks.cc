@@ -33,9 +33,10 @@ std::vector<Finding> clock_source(const Facts& facts) {
              .source = file,
              .cost = Cost::stated("each clock_gettime(2) is a system call and reads a slow device (timekeeping.rst); a "
                                   "worker's step reads the TSC itself, and is not slower"),
-             .mend = "let the kernel use the TSC; see in dmesg why it does not",
-             .commands = {{Command::When::now, fmt::format("echo tsc > {}", file)},
-                          {Command::When::boot, "tsc=reliable"}}}};
+             .mend = "let the kernel use the TSC; dmesg says why it does not",
+             .commands = others.find("tsc") != others.npos
+                             ? std::vector<Command>{{Command::When::now, fmt::format("echo tsc > {}", file)}}
+                             : std::vector<Command>()}};
 }
 
 std::vector<Finding> tsc(const Facts& facts) {

@@ -82,13 +82,9 @@ std::vector<Finding> isolated_core(const Facts& facts) {
                  .seen = "not isolated: the scheduler may put any thread there",
                  .source = file,
                  .cost = cost_on(facts, worker.core, "the worker waits while another thread runs there"),
-                 .mend = "isolate the workers' cores at boot, or keep other services off them by AllowedCPUs=",
-                 .commands = {
-                     {Command::When::boot, fmt::format("isolcpus=managed_irq,domain,{}", facts.cores())},
-                     {Command::When::now,
-                      fmt::format("systemctl set-property --runtime system.slice AllowedCPUs={}  # not pollcored's own "
-                                  "slice",
-                                  facts.other_cpus())}}});
+                 .mend = "isolate the workers' cores at boot, and leave other CPUs to everything else",
+                 .commands = facts.if_others(
+                     {{Command::When::boot, fmt::format("isolcpus=managed_irq,domain,{}", facts.cores())}})});
         }
     }
     return found;
@@ -113,7 +109,7 @@ std::vector<Finding> nohz_full(const Facts& facts) {
                  .source = file,
                  .cost = cost_on(facts, worker.core, "an interrupt CONFIG_HZ times a second (timers/no_hz.rst)"),
                  .mend = "stop the tick on the workers' cores",
-                 .commands = {{Command::When::boot, fmt::format("nohz_full={}", facts.cores())}}});
+                 .commands = facts.if_others({{Command::When::boot, fmt::format("nohz_full={}", facts.cores())}})});
         }
     }
     return found;
@@ -144,14 +140,15 @@ std::vector<Finding> rcu_nocbs(const Facts& facts) {
         } else if (all || cpus.contains(worker.core)) {
             found.push_back({.about = worker.about(), .seen = "RCU callbacks run on other CPUs", .source = file});
         } else {
-            found.push_back({.about = worker.about(),
-                             .severity = worker.yields ? Severity::note : Severity::warning,
-                             .sure = false,
-                             .seen = "RCU callbacks may run there: the kernel's command line does not name the CPU",
-                             .source = file,
-                             .cost = cost_on(facts, worker.core, "the softirq RCU runs between the worker's steps"),
-                             .mend = "let kernel threads on other CPUs run them",
-                             .commands = {{Command::When::boot, fmt::format("rcu_nocbs={}", facts.cores())}}});
+            found.push_back(
+                {.about = worker.about(),
+                 .severity = worker.yields ? Severity::note : Severity::warning,
+                 .sure = false,
+                 .seen = "RCU callbacks may run there: the kernel's command line does not name the CPU",
+                 .source = file,
+                 .cost = cost_on(facts, worker.core, "the softirq RCU runs between the worker's steps"),
+                 .mend = "let kernel threads on other CPUs run them",
+                 .commands = facts.if_others({{Command::When::boot, fmt::format("rcu_nocbs={}", facts.cores())}})});
         }
     }
     return found;
@@ -177,14 +174,18 @@ std::vector<Finding> smt_sibling(const Facts& facts) {
         const auto other = std::find_if(facts.workers().begin(), facts.workers().end(), [&](const JudgedWorker& each) {
             return facts.config() != nullptr && siblings->contains(each.core);
         });
+        const auto isolated = cpus_in(facts.now(), fmt::format("{}/isolated", kCpus));
+        const bool idle =
+            isolated && std::includes(isolated->begin(), isolated->end(), siblings->begin(), siblings->end());
         const std::string list = config::print_cpu_list(*siblings);
         found.push_back(
             {.about = worker.about(),
-             .severity = Severity::warning,
+             .severity = other == facts.workers().end() && idle ? Severity::note : Severity::warning,
              .sure = other != facts.workers().end(),
-             .seen = other != facts.workers().end()
-                         ? fmt::format("CPU {}, its SMT sibling, is the core of {}", other->core, other->name)
-                         : fmt::format("CPU {} is its SMT sibling, and is online", list),
+             .seen =
+                 other != facts.workers().end()
+                     ? fmt::format("CPU {}, its SMT sibling, is the core of {}", other->core, other->name)
+                     : fmt::format("CPU {} is its SMT sibling, and is online{}", list, idle ? ", but isolated" : ""),
              .source = file,
              .cost = Cost::not_measured(
                  "the two share the core's execution units and L1 cache while both are busy; not measured "

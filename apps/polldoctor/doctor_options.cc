@@ -54,7 +54,7 @@ DoctorCommandLine::DoctorCommandLine(const std::string& default_config) : config
 std::vector<manual::Section> DoctorCommandLine::sections() {
     std::vector<std::pair<std::string, std::string>> judged;
     for (const Check& check : all_checks()) {
-        judged.emplace_back(check.id, std::string(check.judges) + ".");
+        judged.emplace_back(check.id, std::string(check.judges));
     }
     return {
         {"Exit status",
@@ -75,7 +75,8 @@ std::vector<manual::Section> DoctorCommandLine::sections() {
            "of "
            "the devices are read twice. Then each pair of cores passes a cache line to and fro. A core that a running "
            "worker uses is measured with --disturb only: the worker's statistics segment, its core lock or its socket "
-           "tells that it runs."}}},
+           "tells that it runs. A runtime of another user that shares its cores (share_cores) tells nobody, unless its "
+           "segment may be read."}}},
         {"Checks", std::move(judged)},
         {"Bundle",
          {{"",

@@ -122,7 +122,11 @@ std::string Facts::other_cpus() const {
     for (const JudgedWorker& worker : workers_) {
         cpus.erase(worker.core);
     }
-    return cpus.empty() ? "LIST" : config::print_cpu_list(cpus);
+    return config::print_cpu_list(cpus);
+}
+
+std::vector<Command> Facts::if_others(std::vector<Command> commands) const {
+    return other_cpus().empty() ? std::vector<Command>() : commands;
 }
 
 std::string Facts::process() const {

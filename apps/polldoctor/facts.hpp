@@ -79,6 +79,8 @@ public:
     [[nodiscard]] std::string cores() const;
     /// The other CPUs that are online, on which everything else should run.
     [[nodiscard]] std::string other_cpus() const;
+    /// The commands, or none if all CPUs are workers': then nothing can be sent elsewhere.
+    [[nodiscard]] std::vector<Command> if_others(std::vector<Command> commands) const;
 
     /// The directory in /proc of the process that limits concern: the running runtime of a judged worker, else this
     /// process.

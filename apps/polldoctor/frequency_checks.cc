@@ -18,7 +18,7 @@ std::string cpu_directory(std::uint32_t core) {
 
 /// Why a file of the core cannot be read. Virtual machines have none of this kind.
 std::string why_not_there(const Tree& tree, std::uint32_t core, const std::string& file) {
-    const std::string why = tree.why_not(file).substr(cpu_directory(core).size() + 1);  // the same of all cores
+    const std::string why = tree.why_not(file).substr(cpu_directory(core).size() + 1);  // so that cores have one text
     return has_cpu_flag(tree, "hypervisor").value_or(false)
                ? why + "; the hypervisor decides, and its host has to be asked"
                : why;

@@ -83,6 +83,13 @@ std::optional<std::vector<Growth>> growth_on(const Facts& facts, const std::stri
     return grown;
 }
 
+Finding no_second_reading(const Facts& facts, const JudgedWorker& worker, const std::string& file) {
+    return not_judged(worker.about(),
+                      facts.now().read(file).ok() ? file + ": was read only once, so its growth is not known"
+                                                  : facts.now().why_not(file),
+                      file);
+}
+
 std::optional<RunQueue> run_queue(const Tree& tree, std::uint32_t cpu) {
     std::istringstream lines(tree.read("/proc/schedstat").text);
     const std::string key = fmt::format("cpu{}", cpu);

@@ -38,6 +38,9 @@ struct Growth {
 [[nodiscard]] std::optional<std::vector<Growth>> growth_on(const Facts& facts, const std::string& file,
                                                            std::uint32_t cpu);
 
+/// Says that the file was read only once, or why it could not be read.
+[[nodiscard]] Finding no_second_reading(const Facts& facts, const JudgedWorker& worker, const std::string& file);
+
 /// A line of /proc/schedstat (Documentation/scheduler/sched-stats.rst), versions 15 and later.
 struct RunQueue {
     double ran_ns = 0;     ///< time for which tasks ran on the CPU

@@ -45,6 +45,7 @@ std::vector<std::string> cgroup_directories(const Facts& facts, const std::strin
 }
 
 std::vector<Finding> cgroup_cpuset(const Facts& facts) {
+    const bool of_runtime = facts.process() != "/proc/self";
     // Without a file of the cpuset: the affinity, which the runtime may change.
     std::string source = "/proc/self/status";
     std::set<std::uint32_t> cpus = allowed_cpus(facts.now());
@@ -65,12 +66,14 @@ std::vector<Finding> cgroup_cpuset(const Facts& facts) {
         if (cpus.empty()) {
             found.push_back(not_judged(worker.about(), "no file says which CPUs the process may use", source));
         } else if (cpus.contains(worker.core)) {
-            found.push_back(
-                {.about = worker.about(), .sure = sure, .seen = "the process may use it", .source = source});
+            found.push_back({.about = worker.about(),
+                             .sure = sure && of_runtime,
+                             .seen = "the process may use it",
+                             .source = source});
         } else {
             found.push_back({.about = worker.about(),
-                             .severity = sure ? Severity::fault : Severity::warning,
-                             .sure = sure,
+                             .severity = sure && of_runtime ? Severity::fault : Severity::warning,
+                             .sure = sure && of_runtime,
                              .seen = fmt::format("the {} {} has CPUs {} only", sure ? "cgroup" : "affinity",
                                                  facts.process_text(), config::print_cpu_list(cpus)),
                              .source = source,
@@ -115,6 +118,7 @@ std::vector<Finding> cgroup_cpu_max(const Facts& facts) {
             continue;
         }
         return {{.severity = Severity::warning,
+                 .sure = facts.process() != "/proc/self",
                  .seen = fmt::format("the cgroup {} gets {:.2g} CPUs: {:.0f} us of each {:.0f} us",
                                      facts.process_text(), quota->us / quota->period_us, quota->us, quota->period_us),
                  .source = quota->file,
@@ -203,7 +207,7 @@ std::vector<Finding> memlock(const Facts& facts) {
          .mend = "LimitMEMLOCK=infinity in the unit, as pollcored.service has it; memlock in "
                  "/etc/security/limits.conf for users",
          .commands = {{Command::When::now,
-                       "echo '* - memlock unlimited' > /etc/security/limits.d/rdma.conf  # then log in again"}}}};
+                       "echo '* - memlock unlimited' >> /etc/security/limits.d/rdma.conf  # then log in again"}}}};
 }
 
 constexpr Check kLimitChecks[] = {

@@ -1,4 +1,5 @@
 // polldoctor: judges this host for the workers and devices of a configuration. See --help-all.
+#include <cerrno>
 #include <cstdio>
 #include <exception>
 
@@ -42,8 +43,10 @@ int run(const Options& options) {
     const Facts facts(now, &later, config, options.config_file.string(), wanted.refused);
     const std::vector<Finding> findings = judge(facts);
     const std::string json = findings_json(facts, findings);
-    const std::string text = findings_text(facts, findings, options.all);
-    fmt::print("{}", options.json ? json : text);
+    fmt::print("{}", options.json ? json : findings_text(facts, findings, options.all));
+    if (std::fflush(stdout) != 0) {
+        throw Error(errno, "writing the findings");
+    }
     if (!options.bundle.empty()) {
         write_bundle(options.bundle, facts, later, {.json = json, .text = findings_text(facts, findings, true)});
         fmt::print(stderr, "polldoctor: wrote {}; look into it before you send it to somebody\n",

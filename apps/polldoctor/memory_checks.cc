@@ -6,6 +6,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -30,26 +31,64 @@ std::optional<double> memory_figure(const Tree& tree, const std::string& key) {
     return std::nullopt;
 }
 
+struct Pages {
+    double kib = 0;  ///< size of a page
+    double total = 0;
+    double free = 0;
+};
+/// The hugepages of each size, by /sys/kernel/mm/hugepages/hugepages-2048kB and so on; those of the default size by
+/// /proc/meminfo if there is no such directory.
+std::vector<Pages> hugepages_there(const Tree& tree) {
+    const std::string directory = "/sys/kernel/mm/hugepages";
+    constexpr std::string_view kPrefix = "hugepages-";
+    std::vector<Pages> all;
+    for (const std::string& name : tree.list(directory)) {
+        Pages pages;
+        const auto total = tree.number(directory + "/" + name + "/nr_hugepages");
+        const auto free = tree.number(directory + "/" + name + "/free_hugepages");
+        if (name.starts_with(kPrefix) && total && free &&
+            std::istringstream(name.substr(kPrefix.size())) >> pages.kib && (*total > 0 || all.empty())) {
+            pages.total = *total;
+            pages.free = *free;
+            all.push_back(pages);
+        }
+    }
+    const auto total = memory_figure(tree, "HugePages_Total");
+    const auto free = memory_figure(tree, "HugePages_Free");
+    const auto kib = memory_figure(tree, "Hugepagesize");
+    if (all.empty() && total && free && kib) {
+        all.push_back({.kib = *kib, .total = *total, .free = *free});
+    }
+    return all;
+}
+
 std::vector<Finding> hugepages(const Facts& facts) {
     using Hugepages = MemoryConfig::Hugepages;
     const MemoryConfig wanted = facts.config() != nullptr ? facts.config()->memory : MemoryConfig{};
     if (wanted.hugepages == Hugepages::never) {
         return {{.seen = "memory.hugepages = \"never\"", .source = facts.config_file()}};
     }
-    const auto total = memory_figure(facts.now(), "HugePages_Total");
-    const auto free = memory_figure(facts.now(), "HugePages_Free");
-    const auto size_kib = memory_figure(facts.now(), "Hugepagesize");
-    if (!total || !free || !size_kib || *size_kib <= 0) {
+    const auto default_kib = memory_figure(facts.now(), "Hugepagesize");
+    const std::vector<Pages> sizes = hugepages_there(facts.now());
+    if (sizes.empty() || !default_kib || *default_kib <= 0) {
         return {not_judged({}, facts.now().why_not(kMeminfo), kMeminfo)};
     }
-    const double needed = std::ceil(static_cast<double>(wanted.size) / 1024 / *size_kib);
     const bool runs = facts.process() != "/proc/self";
-    const double there = runs ? *total : *free;  // a runtime that runs has taken its own already
-    const std::string seen = fmt::format("{:.0f} hugepages of {:.0f} KiB, {:.0f} free; memory.size takes up to {:.0f}",
-                                         *total, *size_kib, *free, needed);
-    if (there >= needed) {
+    const double needed_kib = static_cast<double>(wanted.size) / 1024;
+    double there_kib = 0;
+    std::string seen;
+    for (const Pages& pages : sizes) {
+        // A runtime that runs has taken its own already.
+        there_kib += (runs ? pages.total : pages.free) * pages.kib;
+        seen += fmt::format("{}{:.0f} of {:.0f} KiB ({:.0f} free)", seen.empty() ? "hugepages: " : ", ", pages.total,
+                            pages.kib, pages.free);
+    }
+    seen += fmt::format("; memory.size takes up to {:.0f} MiB", needed_kib / 1024);
+    if (there_kib >= needed_kib) {
         return {{.sure = !runs, .seen = seen, .source = kMeminfo}};
     }
+    const double reserved =
+        memory_figure(facts.now(), "HugePages_Total").value_or(0) + std::ceil((needed_kib - there_kib) / *default_kib);
     const bool required = wanted.hugepages == Hugepages::require;
     return {
         {.severity = required ? Severity::fault : Severity::warning,
@@ -61,8 +100,8 @@ std::vector<Finding> hugepages(const Facts& facts) {
                      : Cost::not_measured("ordinary pages instead: more misses of the TLB of CPU and NIC; not measured "
                                           "here"),
          .mend = "reserve hugepages, at boot if memory is fragmented later",
-         .commands = {{Command::When::now, fmt::format("sysctl vm.nr_hugepages={:.0f}", *total + needed - there)},
-                      {Command::When::boot, fmt::format("hugepages={:.0f}", *total + needed - there)}}}};
+         .commands = {{Command::When::now, fmt::format("sysctl vm.nr_hugepages={:.0f}", reserved)},
+                      {Command::When::boot, fmt::format("hugepages={:.0f}", reserved)}}}};
 }
 
 std::vector<Finding> swap(const Facts& facts) {

@@ -291,6 +291,7 @@ def main():
         (directory / "locks").mkdir(mode=0o755)
         config = directory / "pollcored.toml"
         config.write_text("# a comment with a password\n" + CONFIG.format(core=core, directory=directory))
+        config.chmod(0o644)
         with_worker(config, core)
         try:
             daemon = with_running_worker(config)

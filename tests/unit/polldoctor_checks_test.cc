@@ -97,6 +97,11 @@ std::vector<Case> cases() {
          "smt-sibling",
          warning,
          "the core of worker1"},
+        {"AnSmtSiblingThatIsIsolated",
+         {{kCpu2 + "/topology/thread_siblings_list", "0,2\n"}, {"/sys/devices/system/cpu/isolated", "0,2-3\n"}},
+         "smt-sibling",
+         note,
+         "but isolated"},
         {"Autogroup", {{"/proc/sys/kernel/sched_autogroup_enabled", "1\n"}}, "autogroup", warning, "sessions"},
         {"NoAutogroup", {{"/proc/sys/kernel/sched_autogroup_enabled", std::nullopt}}, "autogroup", ok, "no autogroup"},
         {"ARealTimeWorkerThatIsThrottled",
@@ -108,6 +113,13 @@ std::vector<Case> cases() {
          "50000 us of each 1000000 us"},
         {"ACpusetWithoutTheCore",
          {{"/sys/fs/cgroup/system.slice/ssh.service/cpuset.cpus.effective", "0-1,3\n"}},
+         "cgroup-cpuset",
+         warning,
+         "0-1,3 only"},
+        {"ACpusetOfARuntimeWithoutTheCore",
+         {{"/asked/running", "2 77 78 process 77\n"},
+          {"/proc/77/cgroup", "0::/box\n"},
+          {"/sys/fs/cgroup/box/cpuset.cpus.effective", "0-1,3\n"}},
          "cgroup-cpuset",
          fault,
          "0-1,3 only"},
@@ -148,6 +160,11 @@ std::vector<Case> cases() {
          kGoodConfig,
          false},
         {"InterruptsOfADevice", {{"/later/proc/interrupts", interrupts}}, "interrupts", warning, "(mlx5_comp0)"},
+        {"FewInterruptsOfADevice",
+         {{"/later/proc/interrupts", "CPU0 CPU1 CPU2 CPU3\n 24: 9 0 2 0 PCI-MSI 0-edge mlx5_comp0\n"}},
+         "interrupts",
+         note,
+         "1.0/s (mlx5_comp0)"},
         {"InterruptsOfADeviceForAWorkerThatSleeps",
          {{"/later/proc/interrupts", interrupts}},
          "interrupts",
@@ -193,6 +210,13 @@ std::vector<Case> cases() {
          "other-tasks",
          warning,
          "3.0 ms"},
+        {"AWorkerThatHardlyWaitsForItsCore",
+         {{"/asked/running", "2 77 78 process 77\n"},
+          {"/proc/77/task/78/schedstat", "1000 500 3\n"},
+          {"/later/proc/77/task/78/schedstat", "2000 30500 4\n"}},
+         "other-tasks",
+         note,
+         "30 us"},
         {"TasksOnACoreThatIsNotMeasured",
          {{"/asked/spin/2", "not_measured x\n"},
           {"/later/proc/schedstat", "version 15\ncpu2 0 0 0 0 0 0 1000000100 50 3\n"}},
@@ -259,12 +283,21 @@ std::vector<Case> cases() {
          {{"/proc/meminfo", "HugePages_Total: 4\nHugePages_Free: 4\nHugepagesize: 2048 kB\n"}},
          "hugepages",
          warning,
-         "4 free; memory.size takes up to 32"},
+         "4 of 2048 KiB (4 free); memory.size takes up to 64 MiB"},
+        {"AHugepageOfAnotherSize",
+         {{"/proc/meminfo", "HugePages_Total: 0\nHugePages_Free: 0\nHugepagesize: 2048 kB\n"},
+          {"/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages", "2\n"},
+          {"/sys/kernel/mm/hugepages/hugepages-1048576kB/free_hugepages", "1\n"},
+          {"/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0\n"},
+          {"/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "0\n"}},
+         "hugepages",
+         ok,
+         "2 of 1048576 KiB (1 free)"},
         {"FewHugepagesThatAreRequired",
          {{"/proc/meminfo", "HugePages_Total: 4\nHugePages_Free: 4\nHugepagesize: 2048 kB\n"}},
          "hugepages",
          fault,
-         "4 free",
+         "(4 free)",
          std::string(kGoodConfig) + "[memory]\nhugepages = \"require\"\n"},
         {"Swap", {{"/proc/swaps", "Filename Type Size Used\n/dev/sda2 partition 1000 0\n"}}, "swap", note, "/dev/sda2"},
         {"SwapInUse",
@@ -525,6 +558,22 @@ TEST(PolldoctorChecks, TakeTheWorkersOutOfTheWorkqueuesMask) {
         if (finding.id == "workqueues") {
             ASSERT_EQ(finding.commands.size(), 1u);
             EXPECT_EQ(finding.commands[0].text, "echo 00000000,00000003 > /sys/devices/virtual/workqueue/cpumask");
+        }
+    }
+}
+
+TEST(PolldoctorChecks, SendNothingElsewhereIfAllCpusAreWorkers) {
+    FakeHost host;
+    host.write(good_host());
+    host.write({{"/sys/devices/system/cpu/online", "2-3\n"},
+                {"/sys/devices/system/cpu/isolated", "\n"},
+                {"/sys/devices/system/cpu/nohz_full", "\n"},
+                {"/proc/irq/24/effective_affinity_list", "2\n"},
+                {"/sys/devices/virtual/workqueue/cpumask", "f\n"},
+                {"/proc/cmdline", "quiet\n"}});
+    for (const Finding& finding : host.judged(kGoodConfig)) {
+        for (const Command& command : finding.commands) {
+            ADD_FAILURE() << finding.id << ": " << command.text;
         }
     }
 }
