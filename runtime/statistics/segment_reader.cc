@@ -165,6 +165,8 @@ Snapshot read(const File& file) {
     }
     std::uint64_t values = 0;
     const std::uint64_t fields_at = begin.header_bytes + std::uint64_t{header.tables} * header.table_bytes;
+    // Tables that overlap, or fields that do, would take many times the memory of the segment.
+    std::uint64_t bytes_of_tables = 0;
     for (std::uint32_t i = 0; i < header.tables; ++i) {
         const auto table =
             read_struct<Table>(file, begin.header_bytes + std::uint64_t{i} * header.table_bytes, header.table_bytes);
@@ -174,13 +176,17 @@ Snapshot read(const File& file) {
             table.first_field > header.fields - table.fields) {
             file.refuse("has a wrong table");
         }
+        bytes_of_tables += end;
+        if (bytes_of_tables > header.bytes) {
+            file.refuse("has tables that overlap");
+        }
         ReadTable read{.name = text_of(table.name), .fields = {}, .rows = {}};
         values += std::uint64_t{std::min(table.used, table.rows)} * table.fields;
         if (values > kValuesMax) {
             file.refuse("has too many values");
         }
-        std::uint64_t fields_bytes = sizeof(Sequence);
         std::vector<Field> fields;
+        std::size_t bytes_of_fields = sizeof(Sequence);
         for (std::uint32_t k = 0; k < table.fields; ++k) {
             const auto field = read_struct<Field>(
                 file, fields_at + std::uint64_t{table.first_field + k} * header.field_bytes, header.field_bytes);
@@ -188,9 +194,8 @@ Snapshot read(const File& file) {
                 bytes_of(field) > table.row_bytes - field.offset) {
                 file.refuse("has a wrong field");
             }
-            // Fields that overlap would make this process allocate many times as much as the file has.
-            fields_bytes += bytes_of(field);
-            if (fields_bytes > table.row_bytes) {
+            bytes_of_fields += bytes_of(field);
+            if (bytes_of_fields > table.row_bytes) {
                 file.refuse("has fields that overlap");
             }
             fields.push_back(field);

@@ -12,6 +12,7 @@ pollcored=$build/apps/pollcored/pollcored
 pollperf=$build/apps/pollperf/pollperf
 pollstat=$build/apps/pollstat/pollstat
 pollctl=$build/apps/pollctl/pollctl
+polldoctor=$build/apps/polldoctor/polldoctor
 
 step='the pages are man(7) without a fault'
 mandoc -T lint -W error "$pages"/*.1 >"$work/lint.out"
@@ -37,7 +38,7 @@ rest_is_behind() {
     done < <(grep -oE -e '--[A-Za-z_-]+' "$work/short.out")
     [[ $(wc -w <"$work/help.out") -gt $(wc -w <"$work/short.out") ]] || fail "$* --help-all says no more than --help"
 }
-commands=("$pollcored" "$pollperf" "$pollperf lat" "$pollperf wake" "$pollstat" "$pollctl" "$pollctl disconnect")
+commands=("$pollcored" "$pollperf" "$pollperf lat" "$pollperf wake" "$pollstat" "$pollctl" "$pollctl disconnect" "$polldoctor")
 step='--help of each program and script fits a screen'
 sizes=''
 for command in "${commands[@]}"; do
@@ -81,10 +82,11 @@ least=1 same_as_help pollperf.1 "$pollperf"
 least=6 same_as_help pollstat.1 "$pollstat"
 least=4 same_as_help pollctl.1 "$pollctl"
 least=2 same_as_help pollctl.1 "$pollctl" disconnect
+least=7 same_as_help polldoctor.1 "$polldoctor"
 passed "options:$options"
 
 step='--version says how a program was built'
-for program in "$pollcored" "$pollperf" "$pollstat" "$pollctl"; do
+for program in "$pollcored" "$pollperf" "$pollstat" "$pollctl" "$polldoctor"; do
     "$program" --version >"$work/version.out"
     [[ $(sed -n 1p "$work/version.out") =~ ^[a-z]+\ [0-9]+\.[0-9]+\.[0-9]+$ ]] || fail 'the first line is not name and version'
     grep -q '^built from [^ ]' "$work/version.out"

@@ -125,6 +125,7 @@ def help_of(name, cache={}):
     """Returns the whole help texts of a program of this project; empty for any other program."""
     if name not in cache:
         commands = {"pollcored": [[BUILD / "apps/pollcored/pollcored", "--help-all"]],
+                    "polldoctor": [[BUILD / "apps/polldoctor/polldoctor", "--help-all"]],
                     "pollperf": [[BUILD / "apps/pollperf/pollperf", *command, "--help-all"] for command in ((), ("lat",), ("wake",))],
                     "pollctl": [[BUILD / "apps/pollctl/pollctl", *command, "--help-all"] for command in ((), ("disconnect",), ("drain",))]}
         if (ROOT / name).is_file() and name.startswith("scripts/"):

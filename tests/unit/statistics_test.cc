@@ -232,6 +232,24 @@ TEST_F(StatisticsTest, AFileOfAnEnemyIsRefused) {
     EXPECT_EQ(error_of([&] { (void)read_statistics(file_.string() + "-link"); }), ELOOP);
     std::filesystem::remove(file_.string() + "-link");
 
+    // Tables or fields that share bytes would be read many times.
+    other = good;
+    Table table;
+    std::memcpy(&table, other.data() + sizeof(Header) + sizeof(Table), sizeof(table));
+    Table first;
+    std::memcpy(&first, other.data() + sizeof(Header), sizeof(first));
+    table.offset = first.offset;
+    table.rows = first.rows;
+    std::memcpy(other.data() + sizeof(Header) + sizeof(Table), &table, sizeof(table));
+    EXPECT_EQ(refused(other), EPROTO);
+    other = good;
+    Field name;
+    char* const name_at = other.data() + sizeof(Header) + 2 * sizeof(Table) + sizeof(Field);
+    std::memcpy(&name, name_at, sizeof(name));
+    name.count = static_cast<std::uint16_t>(first.row_bytes - name.offset);  // the field behind it begins in it
+    std::memcpy(name_at, &name, sizeof(name));
+    EXPECT_EQ(refused(other), EPROTO);
+
     // Any word of the description may be anything.
     std::mt19937_64 random(1);
     const std::size_t described = sizeof(Header) + 2 * sizeof(Table) + 5 * sizeof(Field);

@@ -9,6 +9,7 @@
 #include "manual/manual.hpp"
 #include "pollcored/daemon_command_line.hpp"
 #include "pollctl/ctl_command_line.hpp"
+#include "polldoctor/doctor_command_line.hpp"
 #include "pollperf/perf_command_line.hpp"
 #include "pollstat/stat_command_line.hpp"
 
@@ -38,6 +39,7 @@ int main(int argc, char** argv) {
     const perf::PerfCommandLine of_perf;
     const stat::StatCommandLine of_stat;
     const ctl::CtlCommandLine of_ctl;
+    const doctor::DoctorCommandLine of_doctor(argv[2]);
 
     std::vector<manual::Section> daemon_sections = daemon::DaemonCommandLine::sections();
     daemon_sections.push_back(
@@ -51,7 +53,7 @@ int main(int argc, char** argv) {
          "pollcored",
          "share RDMA devices among processes",
          daemon_sections,
-         {"pollctl(1)", "pollperf(1)", "pollstat(1)", "systemctl(1)", "rdma(8)", "ibv_devices(1)"}},
+         {"pollctl(1)", "polldoctor(1)", "pollperf(1)", "pollstat(1)", "systemctl(1)", "rdma(8)", "ibv_devices(1)"}},
         {&of_perf.app,
          "pollperf",
          "measure RDMA operations",
@@ -71,19 +73,24 @@ int main(int argc, char** argv) {
          "pollstat",
          "show what runtimes of pollcore do",
          stat::StatCommandLine::sections(),
-         {"pollcored(1)", "pollctl(1)", "pollperf(1)"}},
+         {"pollcored(1)", "pollctl(1)", "polldoctor(1)", "pollperf(1)"}},
         {.command = &of_ctl.app,
          .name = "pollctl",
          .summary = "give a running pollcored commands",
          .sections = ctl::CtlCommandLine::sections(),
          .see_also = {"pollcored(1)", "pollstat(1)", "systemctl(1)"},
          .has_subcommands = true},
+        {&of_doctor.app,
+         "polldoctor",
+         "judge a host for pollcore",
+         doctor::DoctorCommandLine::sections(),
+         {"pollcored(1)", "pollstat(1)", "pollperf(1)", "rdma(8)", "setpci(8)"}},
     };
     bool written = true;
     for (const manual::Page& page : pages) {
         written &= write(directory / (page.name + ".1"), manual::manual_page(page));
     }
-    for (const CLI::App* program : {&of_daemon.app, &of_perf.app, &of_stat.app, &of_ctl.app}) {
+    for (const CLI::App* program : {&of_daemon.app, &of_perf.app, &of_stat.app, &of_ctl.app, &of_doctor.app}) {
         written &= write(directory / program->get_name(), manual::bash_completion(*program));
     }
     return written ? 0 : 1;

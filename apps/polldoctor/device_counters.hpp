@@ -1,0 +1,18 @@
+// Where RDMA devices have their counters in sysfs (Documentation/ABI/stable/sysfs-class-infiniband).
+//
+// Thread safety: one thread, as Tree.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tree.hpp"
+
+namespace pollcore::doctor {
+
+/// The files of a port's counters and hw_counters.
+[[nodiscard]] std::vector<std::string> counter_files(const Tree& tree, const std::string& verbs_name,
+                                                     std::uint32_t port);
+
+}  // namespace pollcore::doctor

@@ -1,0 +1,113 @@
+#include "run_program.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/unique_fd.hpp"
+
+namespace pollcore::doctor {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Reads until the end, the deadline, or `bytes_max`. Returns whether the end came.
+bool read_until(int fd, std::string& text, Clock::time_point deadline, std::size_t bytes_max) {
+    std::array<char, 65536> part{};
+    while (text.size() < bytes_max) {
+        const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+        pollfd wait{.fd = fd, .events = POLLIN, .revents = 0};
+        const int ready = left > 0 ? ::poll(&wait, 1, static_cast<int>(left)) : 0;
+        if (ready < 0 && errno == EINTR) {
+            continue;
+        }
+        if (ready <= 0) {
+            return false;
+        }
+        const ssize_t got = ::read(fd, part.data(), std::min(part.size(), bytes_max - text.size()));
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got <= 0) {
+            return true;
+        }
+        text.append(part.data(), static_cast<std::size_t>(got));
+    }
+    return false;
+}
+
+/// Waits for the child until the deadline, then kills it. Returns its status.
+int end_of(pid_t child, Clock::time_point deadline) {
+    int status = 0;
+    for (;;) {
+        const pid_t ended = ::waitpid(child, &status, WNOHANG);
+        if (ended == child || (ended < 0 && errno != EINTR)) {
+            return status;
+        }
+        if (Clock::now() >= deadline) {
+            break;
+        }
+        (void)::poll(nullptr, 0, 10);
+    }
+    (void)::kill(child, SIGKILL);
+    while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    }
+    return status;
+}
+
+}  // namespace
+
+std::string output_of(const std::vector<std::string>& command, std::chrono::milliseconds limit, std::size_t bytes_max) {
+    const auto deadline = Clock::now() + limit;
+    std::array<int, 2> ends{-1, -1};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+        return fmt::format("(no pipe: {})\n", std::generic_category().message(errno));
+    }
+    const UniqueFd reading(ends[0]);
+    UniqueFd writing(ends[1]);
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    ::posix_spawn_file_actions_adddup2(&actions, writing.get(), STDOUT_FILENO);
+    ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+    std::vector<std::string> words = command;
+    std::vector<char*> arguments;
+    for (std::string& word : words) {
+        arguments.push_back(word.data());
+    }
+    arguments.push_back(nullptr);
+    std::array<std::string, 2> variables{"PATH=/usr/bin:/bin", "LC_ALL=C.UTF-8"};
+    std::array<char*, 3> environment{variables[0].data(), variables[1].data(), nullptr};
+    pid_t child = 0;
+    const int error =
+        ::posix_spawn(&child, command.front().c_str(), &actions, nullptr, arguments.data(), environment.data());
+    ::posix_spawn_file_actions_destroy(&actions);
+    writing.reset();
+    if (error != 0) {
+        return fmt::format("({}: {})\n", command.front(), std::generic_category().message(error));
+    }
+    std::string text;
+    const bool whole = read_until(reading.get(), text, deadline, bytes_max);
+    const int status = end_of(child, whole ? deadline : Clock::now());
+    if (!whole) {
+        return text + fmt::format("\n({} was ended: it wrote more than {} bytes, or took longer than {} s)\n",
+                                  command.front(), bytes_max, limit.count() / 1000);
+    }
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+        text += fmt::format("\n({} failed, with status {})\n", command.front(), status);
+    }
+    return text;
+}
+
+}  // namespace pollcore::doctor
