@@ -22,7 +22,7 @@ struct Options {
     std::string watch;    ///< "ROW.FIELD"
     std::string trace;    ///< file to write
     std::chrono::nanoseconds interval{std::chrono::seconds(1)};
-    std::uint64_t count = 0;  ///< lines of watch, or looks for the trace; 0: no end
+    std::uint64_t count = 0;      ///< lines of watch, or looks for the trace; 0: no end
     std::string prometheus;       ///< the address at which metrics are offered
     bool per_session = false;     ///< in metrics
     bool per_queue_pair = false;  ///< in metrics
