@@ -1,131 +1,21 @@
 #!/usr/bin/python3
-"""Tests pollstat --prometheus beside a pollcored with traffic, with promtool and, if asked for, with a Prometheus that evaluates the dashboard.
+"""Tests pollstat --prometheus beside a pollcored with traffic, with promtool, hostile segments and hostile clients.
 
-usage: tests/system/prometheus.py [--whole]        (POLLCORE_BUILD: the build directory)
-
---whole runs a Prometheus that reads the metrics, and evaluates every query of config/grafana-dashboard.json.
+usage: tests/system/prometheus.py        (POLLCORE_BUILD: the build directory)
 """
-import http.client
-import json
 import os
 import pathlib
 import pwd
 import re
 import signal
 import socket
-import struct
 import subprocess
-import sys
 import tempfile
-import time
-import urllib.parse
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-DASHBOARD = ROOT / "config/grafana-dashboard.json"
-BUILD = pathlib.Path(os.environ["POLLCORE_BUILD"])
-POLLCORED, POLLSTAT = (BUILD / "apps" / name / name for name in ("pollcored", "pollstat"))
-ATTACHED_LOAD = BUILD / "tests/attached-load"
+from exporter_programs import PATIENCE, POLLSTAT, RUNTIME, Programs, fail, get, passed, until
+from hostile_segments import hostile_segments
+
 SHARED_MEMORY = pathlib.Path("/dev/shm")
-RUNTIME = "prometheus-test"
-PATIENCE = 60  # seconds; ends a test that hangs
-
-CONFIG = """
-[runtime]
-share_cores = true
-[statistics]
-name = "{runtime}"
-[[device]]
-name = "soft0"
-kind = "soft"
-[[worker]]
-name = "worker0"
-core = {core}
-idle = "yield"
-[attach]
-path = "{directory}/attach.sock"
-[[service]]
-name = "echo"
-kind = "echo"
-device = "soft0"
-worker = "worker0"
-address = "echo"
-"""
-
-
-def fail(what):
-    print(f"FAIL: {what}")
-    sys.exit(1)
-
-
-def passed(what):
-    print(f"passed: {what}")
-
-
-def until(what, holds):
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        found = holds()
-        if found:
-            return found
-        time.sleep(0.1)
-    fail(f"{what}: not within {PATIENCE} s")
-
-
-class Programs:
-    """Programs that run beside the test. They end with it."""
-
-    def __init__(self, directory):
-        self.directory = directory
-        self.config = directory / "pollcored.toml"
-        self.config.write_text(CONFIG.format(runtime=RUNTIME, core=max(os.sched_getaffinity(0)), directory=directory))
-        self.all = []
-
-    def start(self, *command, **options):
-        program = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *map(str, command)], text=True, **options)
-        self.all.append(program)
-        return program
-
-    def daemon(self):
-        daemon = self.start(POLLCORED, "--config", self.config, stderr=subprocess.PIPE)
-        said = ""
-        for line in daemon.stderr:
-            said += line
-            if "ready:" in line:
-                return daemon
-        fail(f"pollcored did not start: {said}")
-
-    def traffic(self):
-        """A process whose requests worker0 serves."""
-        return self.start(ATTACHED_LOAD, "load", self.directory / "attach.sock", 1, stdout=subprocess.DEVNULL)
-
-    def exporter(self, *arguments, **options):
-        """Returns the program and its port."""
-        exporter = self.start(POLLSTAT, *arguments, "--prometheus", "127.0.0.1:0", stdout=subprocess.PIPE, **options)
-        line = exporter.stdout.readline()
-        found = re.fullmatch(r"metrics: http://127\.0\.0\.1:(\d+)/metrics\n", line)
-        if not found:
-            fail(f"the exporter says {line!r}")
-        return exporter, int(found[1])
-
-    def end(self):
-        for program in self.all:
-            if program.poll() is None:
-                program.terminate()  # a daemon that is killed leaves its segment
-        for program in self.all:
-            try:
-                program.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                program.kill()
-                program.wait()
-
-
-def get(port, path="/metrics", method="GET"):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-    connection.request(method, path)
-    response = connection.getresponse()
-    body = response.read()
-    connection.close()
-    return response, body
 
 
 SAMPLE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (-?[0-9.e+-]+|[+-]Inf|NaN)')
@@ -230,54 +120,6 @@ def serves_each(programs, daemon):
     if value(metrics(port), "pollcore_up", runtime="no-such-runtime") != 0:
         fail("a runtime that does not exist is not down")
     passed("series of each session and queue pair, if asked for; one runtime, if named")
-
-
-def process_start(pid):
-    return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-
-
-def segment(name, tables, version=1, lie=0):
-    """A statistics segment (pollcore/statistics.hpp). Tables: [(name, [(field, kind, unit, bytes)], [row])]. It is longer by `lie` than it is."""
-    header_bytes, table_bytes, field_bytes = 152, 64, 56
-    fields = [field for _, its, _ in tables for field in its]
-    rows_at = header_bytes + table_bytes * len(tables) + field_bytes * len(fields)
-    body, described, first_field = b"", b"", 0
-    for table, its, rows in tables:
-        row_bytes = 8 + sum(size for *_, size in its)
-        described += struct.pack("<32sQIIIIII", table, rows_at + len(body), row_bytes, len(rows), len(rows), first_field, len(its), 0)
-        first_field += len(its)
-        body += b"".join(struct.pack("<Q", 2) + b"".join(part.ljust(size, b"\0")[:size] for part, (*_, size) in zip(row, its)) for row in rows)
-    places = b""
-    for _, its, _ in tables:
-        at = 8
-        for field, kind, unit, size in its:
-            places += struct.pack("<48sBBHI", field, kind, unit, size if kind == 4 else size // 8, at)
-            at += size
-    header = struct.pack("<8sIIQIIIIQIIQQQQ64s", b"pollstat", version, header_bytes, rows_at + len(body) + lie, len(tables), table_bytes, len(fields), field_bytes,
-                         1_000_000_000, os.getpid(), os.geteuid(), process_start(os.getpid()), 1, 1, 1, name)
-    return header + described + places + body
-
-
-def hostile_segments():
-    """Files that anybody may put into /dev/shm."""
-    evil = b'"} 1\nevil{x="y\\'
-    number = (1).to_bytes(8, "little")
-    most = b"\xff" * 8
-    worker = [(b"worker", 1, 0, 8), (b"name", 4, 0, 32), (b"steps", 2, 0, 8), (evil, 3, 0, 8), (b"longest_step", 3, 1, 8), (b"wake_up", 5, 1, 320),
-              (b"le", 1, 0, 8), (b"runtime", 1, 0, 8), (b"text", 4, 0, 8)]
-    row = [number, evil + b"\xff\xfe", most, most, most, most * 40, number, number, b"\x00\x01\x02"]
-    # A metric with another type than the daemons'.
-    device = [(b"device", 1, 0, 8), (b"name", 4, 0, 8), (b"lost", 2, 0, 8), (b"info", 3, 0, 8)]
-    whole = segment(evil + b"\xc3", [(b"worker", worker, [row, row]), (b"device", device, [[number, b"\xc0\xaf", number, number]]), (evil, device, [])])
-    prefix = f"pollcore-hostile{os.getpid()}-"
-    return {f"{prefix}names.statistics": whole,
-            os.fsdecode(prefix.encode() + b'na\nme"\xff.statistics'): whole,
-            f"{prefix}empty.statistics": b"",
-            f"{prefix}short.statistics": whole[:-100],
-            f"{prefix}header.statistics": whole[:70],
-            f"{prefix}version.statistics": segment(b"later", [], version=2),
-            f"{prefix}lie.statistics": segment(b"lie", [(b"worker", worker, [row])], lie=1 << 40),
-            f"{prefix}garbage.statistics": bytes((i * 7919) % 251 for i in range(100_000))}
 
 
 def withstands(port):
@@ -398,107 +240,12 @@ def stranger(programs):
     passed("what may not be read is counted")
 
 
-def panels():
-    """The dashboard's panels with queries, after checks of its structure."""
-    dashboard = json.loads(DASHBOARD.read_text())
-    if dashboard["schemaVersion"] < 36 or not dashboard["title"] or not dashboard["uid"]:
-        fail("the dashboard is for no Grafana of today")
-    variables = {variable["name"]: variable for variable in dashboard["templating"]["list"]}
-    if variables["datasource"]["type"] != "datasource" or not {"instance", "runtime"} <= set(variables):
-        fail(f"the dashboard's variables are {set(variables)}")
-    numbers = [panel["id"] for panel in dashboard["panels"]]
-    if len(numbers) != len(set(numbers)):
-        fail("two panels have the same number")
-    taken = set()
-    with_queries = []
-    for panel in dashboard["panels"]:
-        place = panel["gridPos"]
-        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
-        if taken & cells or place["x"] + place["w"] > 24:
-            fail(f"{panel['title']} lies on another panel")
-        taken |= cells
-        if panel["type"] == "row":
-            continue
-        if panel["datasource"]["uid"] != "${datasource}" or not panel["targets"]:
-            fail(f"{panel['title']} has no query, or a data source of its own")
-        if len({target["refId"] for target in panel["targets"]}) != len(panel["targets"]):
-            fail(f"{panel['title']} has two queries of one name")
-        for target in panel["targets"]:
-            used = set(re.findall(r"\$(\w+)", target["expr"])) - {"__rate_interval"}
-            if used - set(variables) or "instance" not in used:
-                fail(f"{panel['title']} uses the variables {used}")
-        with_queries.append(panel)
-    passed(f"the dashboard has {len(with_queries)} panels, each with queries of its data source")
-    return with_queries, [variables[name]["query"]["query"] for name in ("instance", "runtime")]
-
-
-# Queries whose result is 0/0 in this test, and why.
-NOT_A_NUMBER = {"Time to wake up": "the worker does not sleep"}
-
-
-def evaluates(programs):
-    """A Prometheus reads the metrics, and evaluates each query of the dashboard."""
-    programs.daemon()
-    programs.traffic()
-    _, port = programs.exporter("--per", "session,queue_pair")
-    _, sums_port = programs.exporter()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        prometheus_port = free.getsockname()[1]
-    config = programs.directory / "prometheus.yml"
-    config.write_text("global: {scrape_interval: 1s}\nscrape_configs:\n"
-                      f"- {{job_name: pollcore, static_configs: [{{targets: ['127.0.0.1:{port}', '127.0.0.1:{sums_port}']}}]}}\n")
-    log = (programs.directory / "prometheus.log").open("w")
-    programs.start("prometheus", f"--config.file={config}", f"--storage.tsdb.path={programs.directory / 'tsdb'}",
-                   f"--web.listen-address=127.0.0.1:{prometheus_port}", stdout=log, stderr=log)
-
-    def ask(path, **parameters):
-        try:
-            response, body = get(prometheus_port, f"/api/v1/{path}?{urllib.parse.urlencode(parameters)}")
-        except OSError:
-            return None  # it is starting
-        answer = json.loads(body) if response.status in (200, 400, 422) else {"status": str(response.status)}
-        if answer["status"] != "success":
-            if response.status == 503:
-                return None
-            fail(f"{parameters}: {answer}")
-        return answer["data"]
-    until("Prometheus has read the metrics several times",
-          lambda: (found := ask("query", query=f'count_over_time(pollcore_up{{runtime="{RUNTIME}"}}[1m])')) and len(found["result"]) == 2 and
-          all(int(one["value"][1]) >= 5 for one in found["result"]))
-    targets = ask("targets")["activeTargets"]
-    if [one["lastError"] for one in targets] != ["", ""]:
-        fail(f"Prometheus reads the metrics with errors: {[one['lastError'] for one in targets]}")
-    with_queries, of_variables = panels()
-    for query in of_variables:
-        selector, label = re.fullmatch(r"label_values\((.+), (\w+)\)", query).groups()
-        found = ask(f"label/{label}/values", **{"match[]": selector.replace("$instance", ".*")})
-        if not found or (label == "runtime" and RUNTIME not in found):
-            fail(f"{query} gives {found}")
-    asked = 0
-    for panel in with_queries:
-        for target in panel["targets"]:
-            query = target["expr"].replace("$__rate_interval", "10s").replace("$instance", ".*").replace("$runtime", RUNTIME)
-
-            def result():
-                found = ask("query", query=query)["result"]
-                good = [one for one in found if one["value"][1] not in ("NaN", "+Inf", "-Inf")]
-                return good or (found if panel["title"] in NOT_A_NUMBER else None)
-            until(f"{panel['title']}: {query} has a result", result)
-            asked += 1
-    passed(f"Prometheus evaluates the dashboard: each of {asked} queries has a result")
-
-
 def main():
     with tempfile.TemporaryDirectory() as name:
         directory = pathlib.Path(name)
         os.chmod(directory, 0o755)
         programs = Programs(directory)
         try:
-            if sys.argv[1:] == ["--whole"]:
-                evaluates(programs)
-                return
-            panels()
             daemon, port = serves(programs)
             serves_each(programs, daemon)
             withstands(port)
