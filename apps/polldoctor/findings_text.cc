@@ -112,7 +112,7 @@ std::string judged_text(const Facts& facts) {
         return fmt::format("each CPU that this process may use ({}); there is no {}", facts.cores(),
                            facts.config_file());
     }
-    return fmt::format("{} workers (CPUs {}) of {}", facts.workers().size(), facts.cores(), facts.config_file());
+    return fmt::format("the workers (CPUs {}) of {}", facts.cores(), facts.config_file());
 }
 
 }  // namespace

@@ -111,8 +111,10 @@ std::vector<Finding> timer_ticks(const Facts& facts) {
         if (often) {
             found.back().cost = cost_on(facts, worker.core, "each tick runs the scheduler and the timers of the core");
             found.back().mend = "stop the tick (nohz-full), and let only one thread run there";
-            found.back().commands =
-                facts.if_others({{Command::When::boot, fmt::format("nohz_full={}", facts.cores())}});
+            if (facts.now().read("/sys/devices/system/cpu/nohz_full").ok()) {  // else the kernel cannot stop it
+                found.back().commands =
+                    facts.if_others({{Command::When::boot, fmt::format("nohz_full={}", facts.cores())}});
+            }
         }
     }
     return found;

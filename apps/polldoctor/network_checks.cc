@@ -226,7 +226,7 @@ std::vector<Finding> pfc(const Facts& facts) {
             const auto why = netdev ? asked_text(facts.now(), query, "not_asked") : std::nullopt;
             found.push_back(
                 not_judged(device.about(),
-                           fmt::format("the driver does not tell PFC by DCB{}; the vendor's tool does (mlnx_qos -i {})",
+                           fmt::format("the driver does not tell PFC by DCB{}; a vendor's tool may (mlnx_qos -i {})",
                                        why ? " (" + *why + ")" : "", netdev.value_or("NETDEV")),
                            "RTM_GETDCB of rtnetlink(7)"));
             continue;
@@ -292,9 +292,8 @@ std::vector<Finding> ecn(const Facts& facts) {
         } else if (on.empty() && off.empty()) {
             found.push_back(not_judged(
                 device.about(),
-                fmt::format(
-                    "this driver shows it in no file; the vendor's tool does (mlxreg, or /sys/kernel/debug/mlx5 "
-                    "for root), and only the switches say whether they mark packets"),
+                fmt::format("this driver shows it in no file; a vendor's tool may (mlxreg, or /sys/kernel/debug/mlx5 "
+                            "for root), and only the switches say whether they mark packets"),
                 directory));
         } else if (!on.empty()) {
             found.push_back({.about = device.about(),

@@ -28,9 +28,10 @@ std::vector<Finding> device_present(const Facts& facts) {
         const bool is_there = std::find(there.begin(), there.end(), device.verbs_name) != there.end();
         if (is_there) {
             const auto firmware = facts.now().line(device.directory() + "/fw_ver");
-            found.push_back({.about = device.about(),
-                             .seen = fmt::format("there{}", firmware ? ", firmware " + *firmware : ""),
-                             .source = device.directory()});
+            found.push_back(
+                {.about = device.about(),
+                 .seen = fmt::format("there{}", firmware && !firmware->empty() ? ", firmware " + *firmware : ""),
+                 .source = device.directory()});
             continue;
         }
         found.push_back(

@@ -164,7 +164,7 @@ std::vector<Finding> longest_gap(const Facts& facts) {
              .cost = Cost::measured(percent_text(*lost / *spun) + " of the time")});
         if (severity != Severity::ok) {
             found.back().mend =
-                "the findings about this CPU above say what was seen there; steal says whether a "
+                "other findings about this CPU say what was seen there; steal says whether a "
                 "hypervisor took it";
         }
     }

@@ -1,5 +1,6 @@
 // What each check of polldoctor says of a good host, and of one on which one thing is wrong.
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -485,14 +486,26 @@ TEST(PolldoctorChecks, FindNothingOnAGoodHost) {
     EXPECT_EQ(ids.size(), all_checks().size());
 }
 
-class PolldoctorCase : public testing::TestWithParam<Case> {};
+/// All cases have one host, because it has many files. Each case restores what it changes.
+class PolldoctorCase : public testing::TestWithParam<Case> {
+protected:
+    static void SetUpTestSuite() {
+        host_ = std::make_unique<FakeHost>();
+        host_->write(good_host());
+    }
+    static void TearDownTestSuite() { host_.reset(); }
+    void SetUp() override { host_->write(GetParam().files); }
+    void TearDown() override {
+        host_->restore(GetParam().files, good_host());
+        EXPECT_EQ(worst_of(host_->judged(kGoodConfig)), Severity::ok) << "not restored";
+    }
+
+    static inline std::unique_ptr<FakeHost> host_;
+};
 
 TEST_P(PolldoctorCase, IsFound) {
     const Case& wanted = GetParam();
-    FakeHost host;
-    host.write(good_host());
-    host.write(wanted.files);
-    const std::vector<Finding> findings = host.judged(wanted.config);
+    const std::vector<Finding> findings = host_->judged(wanted.config);
     const auto found = std::find_if(findings.begin(), findings.end(), [&](const Finding& finding) {
         return finding.id == wanted.id && finding.severity == wanted.severity && finding.judged == wanted.judged &&
                finding.seen.find(wanted.seen) != std::string::npos;

@@ -48,6 +48,17 @@ public:
             std::ofstream(file) << *content;
         }
     }
+    /// Undoes write(changed) on a host that had `files` before.
+    void restore(const Files& changed, const Files& files) const {
+        for (const auto& [path, content] : changed) {
+            std::filesystem::remove_all(root_ / path.substr(1));
+            Files gone;
+            for (auto each = files.lower_bound(path); each != files.end() && each->first.starts_with(path); ++each) {
+                gone.insert(*each);
+            }
+            write(gone);
+        }
+    }
     [[nodiscard]] const std::filesystem::path& root() const { return root_; }
 
     /// Judges the host for this configuration; for none if the text is empty.
