@@ -188,6 +188,7 @@ path = ""  # default
 segment = "auto"  # default
 name = ""  # default
 group = ""  # default
+stall_threshold = "1ms"  # default
 telemetry = false  # default
 
 [[device]]
