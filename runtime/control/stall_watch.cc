@@ -9,6 +9,10 @@ StallWatch::StallWatch(const std::vector<Watched>& workers) {
     for (const Watched& worker : workers) {
         workers_.push_back(
             {.sampler = ThreadSampler(worker.thread), .log = worker.log, .next = worker.log->count(), .before = {}});
+        // A stall may come before the first look.
+        if (const auto counts = workers_.back().sampler.sample(ThreadSampler::Cpu::again)) {
+            workers_.back().before.push_back({0, *counts});
+        }
     }
 }
 

@@ -241,6 +241,15 @@ TEST(StallWatch, AStallGetsWhatHappenedSinceTheSampleBeforeIt) {
     EXPECT_EQ(found.size(), 2u);
 }
 
+TEST(StallWatch, AStallBeforeTheFirstLookIsFound) {
+    StallLog log;
+    StallWatch watch({{static_cast<pid_t>(::syscall(SYS_gettid)), &log}});
+    log.note({.began = 500, .cycles = 400});
+    int found = 0;
+    watch.look(1000, [&](const StallWatch::Found&) { ++found; });
+    EXPECT_EQ(found, 1);
+}
+
 TEST(StallWatch, StallsThatTheLogHasForgottenAreLeftOut) {
     StallLog log;
     log.note({.began = 1, .cycles = 1});  // before the watch
