@@ -255,7 +255,7 @@ std::vector<LiveModel::Line> LiveModel::lines(std::size_t width, std::size_t hei
     all.resize(height > 0 ? height - 1 : 0);
     all.push_back(
         {.text = cut("1 workers 2 sessions 3 queue pairs 4 devices 5 processes 6 runtime 7 events 8 stalls 9 ports | "
-                     "Enter Bksp s r t f | q quit",
+                     "Enter Bksp s r t f q quit",
                      width)});
     all.resize(height);
     return all;
