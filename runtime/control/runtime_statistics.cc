@@ -357,7 +357,9 @@ UniqueFd RuntimeStatistics::copy_for(std::uint32_t client) {
 void RuntimeStatistics::take_all_followed() noexcept {
     try {
         std::erase_if(followed_, [this](const auto& entry) { return !from_.sessions.contains(entry.first); });
-        for (const auto& [number, session] : from_.sessions) {
+        for (const auto& entry : from_.sessions) {
+            const std::uint32_t number = entry.first;  // a lambda of clang 14 cannot name a structured binding
+            const SessionSlot& session = entry.second;
             const auto& trace = *at_offset<const SessionTrace>(session.block.data(), session.layout.trace());
             followed_[number].look(trace, from_.platform.cycles(), [&](const FollowedRequest& request) {
                 Row row = segment_.write(kFollowed, static_cast<std::uint32_t>(followed_count_ % kFollowedRows));
