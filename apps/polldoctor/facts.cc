@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <sstream>
 #include <utility>
 
@@ -12,6 +13,9 @@
 
 namespace pollcore::doctor {
 namespace {
+
+// The most CPUs that any kernel is built for. A copied tree may say anything.
+constexpr std::size_t kCpusMax = 8192;
 
 std::vector<RunningWorker> running_in(const Tree& tree) {
     std::vector<RunningWorker> all;
@@ -27,7 +31,9 @@ std::vector<JudgedWorker> workers_of(const Config* config, const Tree& tree) {
     std::vector<JudgedWorker> all;
     if (config == nullptr) {
         for (const std::uint32_t cpu : allowed_cpus(tree)) {
-            all.push_back({.name = {}, .core = cpu});
+            if (all.size() < kCpusMax) {
+                all.push_back({.name = {}, .core = cpu});
+            }
         }
         return all;
     }
@@ -109,18 +115,22 @@ const RunningWorker* Facts::running_on(std::uint32_t core) const noexcept {
     return found != running_.end() ? &*found : nullptr;
 }
 
-std::string Facts::cores() const {
+std::set<std::uint32_t> Facts::core_set() const {
     std::set<std::uint32_t> cores;
     for (const JudgedWorker& worker : workers_) {
         cores.insert(worker.core);
     }
-    return config::print_cpu_list(cores);
+    return cores;
+}
+
+std::string Facts::cores() const {
+    return config::print_cpu_list(core_set());
 }
 
 std::string Facts::other_cpus() const {
     std::set<std::uint32_t> cpus = online_;
-    for (const JudgedWorker& worker : workers_) {
-        cpus.erase(worker.core);
+    for (const std::uint32_t core : core_set()) {
+        cpus.erase(core);
     }
     return config::print_cpu_list(cpus);
 }
@@ -195,6 +205,17 @@ std::optional<std::string> kernel_parameter(const Tree& tree, std::string_view n
 
 std::string spin_file(std::uint32_t core) {
     return fmt::format("/asked/spin/{}", core);
+}
+
+std::vector<std::pair<std::uint32_t, std::uint32_t>> round_trip_pairs(const Facts& facts) {
+    const std::set<std::uint32_t> cores = facts.core_set();
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> pairs;
+    for (auto a = cores.begin(); a != cores.end() && cores.size() <= kRoundTripCpusMax; ++a) {
+        for (auto b = std::next(a); b != cores.end(); ++b) {
+            pairs.emplace_back(*a, *b);
+        }
+    }
+    return pairs;
 }
 
 std::string round_trip_file(std::uint32_t a, std::uint32_t b) {

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "finding.hpp"
@@ -77,6 +78,7 @@ public:
     [[nodiscard]] const std::set<std::uint32_t>& online() const noexcept { return online_; }
     /// The workers' cores as a list, such as "2-3".
     [[nodiscard]] std::string cores() const;
+    [[nodiscard]] std::set<std::uint32_t> core_set() const;
     /// The other CPUs that are online, on which everything else should run.
     [[nodiscard]] std::string other_cpus() const;
     /// The commands, or none if all CPUs are workers': then nothing can be sent elsewhere.
@@ -117,7 +119,11 @@ private:
 
 /// The file below /asked that has what a spinning thread on the core saw (spin_gap.hpp).
 [[nodiscard]] std::string spin_file(std::uint32_t core);
-/// The file below /asked that has the round trip between two cores; `a` is the lower one.
+/// Round trips are measured between this many CPUs at most: the pairs grow with their square.
+inline constexpr std::size_t kRoundTripCpusMax = 16;
+/// The pairs of the judged workers' cores; none if there are more than kRoundTripCpusMax.
+[[nodiscard]] std::vector<std::pair<std::uint32_t, std::uint32_t>> round_trip_pairs(const Facts& facts);
+/// The file below /asked that has the round trip between two cores.
 [[nodiscard]] std::string round_trip_file(std::uint32_t a, std::uint32_t b);
 inline constexpr const char* kRunningFile = "/asked/running";
 

@@ -71,13 +71,9 @@ std::string findings_json(const Facts& facts, const std::vector<Finding>& findin
         json["findings"].push_back(of(finding));
     }
     json["round_trips_ns"] = Json::array();
-    const auto& workers = facts.workers();
-    for (std::size_t a = 0; a < workers.size(); ++a) {
-        for (std::size_t b = a + 1; b < workers.size(); ++b) {
-            const std::string file = round_trip_file(workers[a].core, workers[b].core);
-            if (const auto ns = asked_number(facts.now(), file, "typical_ns")) {
-                json["round_trips_ns"].push_back({{"cores", {workers[a].core, workers[b].core}}, {"ns", *ns}});
-            }
+    for (const auto& [a, b] : round_trip_pairs(facts)) {
+        if (const auto ns = asked_number(facts.now(), round_trip_file(a, b), "typical_ns")) {
+            json["round_trips_ns"].push_back({{"cores", {a, b}}, {"ns", *ns}});
         }
     }
     // Files of the host may have bytes that are no UTF-8.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -158,24 +159,28 @@ std::string findings_text(const Facts& facts, const std::vector<Finding>& findin
 }
 
 std::string round_trip_matrix(const Facts& facts) {
-    std::set<std::uint32_t> cores;
-    for (const JudgedWorker& worker : facts.workers()) {
-        cores.insert(worker.core);
+    std::map<std::pair<std::uint32_t, std::uint32_t>, double> measured;
+    for (const auto& [a, b] : round_trip_pairs(facts)) {
+        if (const auto ns = asked_number(facts.now(), round_trip_file(a, b), "typical_ns")) {
+            measured[{a, b}] = measured[{b, a}] = *ns;
+        }
     }
+    if (measured.empty()) {
+        return "";
+    }
+    const std::set<std::uint32_t> cores = facts.core_set();
     std::string text = fmt::format("{:>6}", "");
-    bool measured = false;
     for (const std::uint32_t core : cores) {
         text += fmt::format("{:>6}", core);
     }
     for (const std::uint32_t a : cores) {
         text += fmt::format("\n{:>6}", a);
         for (const std::uint32_t b : cores) {
-            const auto ns = a == b ? std::nullopt : asked_number(facts.now(), round_trip_file(a, b), "typical_ns");
-            text += ns ? fmt::format("{:>6.0f}", *ns) : fmt::format("{:>6}", "-");
-            measured |= ns.has_value();
+            const auto ns = measured.find({a, b});
+            text += ns != measured.end() ? fmt::format("{:>6.0f}", ns->second) : fmt::format("{:>6}", "-");
         }
     }
-    return measured ? text + "\n" : "";
+    return text + "\n";
 }
 
 }  // namespace pollcore::doctor

@@ -23,17 +23,8 @@ namespace {
 
 // The time on each CPU if no configuration says which ones matter.
 constexpr std::chrono::milliseconds kBriefly{20};
-constexpr std::size_t kPairsCpusMax = 16;
-constexpr std::size_t kPairsCpusBriefly = 4;
+constexpr std::size_t kPairsBriefly = 6;  // those of 4 CPUs
 constexpr std::chrono::milliseconds kPairTime{200};
-
-std::set<std::uint32_t> cores_of(const Facts& facts) {
-    std::set<std::uint32_t> cores;
-    for (const JudgedWorker& worker : facts.workers()) {
-        cores.insert(worker.core);
-    }
-    return cores;
-}
 
 /// Why the core is not measured; empty if it is.
 std::string why_not_measured(const Facts& facts, std::uint32_t core, bool disturb) {
@@ -79,7 +70,7 @@ void read_counting_files(const Tree& tree, const Facts& facts) {
 void spin(Tree& now, const Facts& facts, const SampleOptions& options) {
     std::map<std::uint32_t, std::string> lines;
     std::vector<std::uint32_t> measured;
-    for (const std::uint32_t core : cores_of(facts)) {
+    for (const std::uint32_t core : facts.core_set()) {
         std::string& its = lines[core];
         if (const std::string why = why_not_measured(facts, core, options.disturb); !why.empty()) {
             its = "not_measured " + why + "\n";
@@ -115,15 +106,12 @@ std::string round_trip_between(const Facts& facts, std::uint32_t a, std::uint32_
 }
 
 void measure_round_trips(Tree& now, const Facts& facts, bool disturb) {
-    const std::set<std::uint32_t> cores = cores_of(facts);
-    const std::size_t most = facts.config() == nullptr ? kPairsCpusBriefly : kPairsCpusMax;
+    const auto pairs = round_trip_pairs(facts);
     std::map<std::string, std::string> answers;
-    for (auto a = cores.begin(); a != cores.end(); ++a) {
-        for (auto b = std::next(a); b != cores.end(); ++b) {
-            answers[round_trip_file(*a, *b)] = cores.size() > most
-                                                   ? fmt::format("not_measured these are more than {} CPUs\n", most)
-                                                   : round_trip_between(facts, *a, *b, disturb);
-        }
+    for (const auto& [a, b] : pairs) {
+        answers[round_trip_file(a, b)] = facts.config() == nullptr && pairs.size() > kPairsBriefly
+                                             ? "not_measured no configuration says which CPUs matter\n"
+                                             : round_trip_between(facts, a, b, disturb);
     }
     for (auto& [file, answer] : answers) {
         now.put(file, std::move(answer));

@@ -49,8 +49,8 @@ double sum(const std::vector<Growth>& grown) {
 
 /// The rows of /proc/interrupts that grew on the worker's core: those of devices, of the timer, or all others.
 enum class Kind { device, timer, kernel };
-std::optional<std::vector<Growth>> interrupts_of(const Facts& facts, std::uint32_t core, Kind kind) {
-    auto grown = growth_on(facts, kInterrupts, core);
+std::optional<std::vector<Growth>> interrupts_of(const CountedTwice& counted, std::uint32_t core, Kind kind) {
+    auto grown = counted.on(core);
     if (grown) {
         std::erase_if(*grown, [&](const Growth& each) {
             const Kind its = each.of_a_device ? Kind::device : each.label == "LOC" ? Kind::timer : Kind::kernel;
@@ -61,9 +61,10 @@ std::optional<std::vector<Growth>> interrupts_of(const Facts& facts, std::uint32
 }
 
 std::vector<Finding> interrupts(const Facts& facts) {
+    const CountedTwice counted(facts, kInterrupts);
     std::vector<Finding> found;
     for (const JudgedWorker& worker : facts.workers()) {
-        const auto grown = interrupts_of(facts, worker.core, Kind::device);
+        const auto grown = interrupts_of(counted, worker.core, Kind::device);
         if (!grown) {
             found.push_back(no_second_reading(facts, worker, kInterrupts));
         } else if (grown->empty()) {
@@ -95,9 +96,10 @@ std::vector<Finding> interrupts(const Facts& facts) {
 }
 
 std::vector<Finding> timer_ticks(const Facts& facts) {
+    const CountedTwice counted(facts, kInterrupts);
     std::vector<Finding> found;
     for (const JudgedWorker& worker : facts.workers()) {
-        const auto grown = interrupts_of(facts, worker.core, Kind::timer);
+        const auto grown = interrupts_of(counted, worker.core, Kind::timer);
         if (!grown) {
             found.push_back(no_second_reading(facts, worker, kInterrupts));
             continue;
@@ -121,9 +123,10 @@ std::vector<Finding> timer_ticks(const Facts& facts) {
 }
 
 std::vector<Finding> kernel_interrupts(const Facts& facts) {
+    const CountedTwice counted(facts, kInterrupts);
     std::vector<Finding> found;
     for (const JudgedWorker& worker : facts.workers()) {
-        const auto grown = interrupts_of(facts, worker.core, Kind::kernel);
+        const auto grown = interrupts_of(counted, worker.core, Kind::kernel);
         if (!grown) {
             found.push_back(no_second_reading(facts, worker, kInterrupts));
             continue;
@@ -206,9 +209,10 @@ std::vector<Finding> interrupt_affinity(const Facts& facts) {
 }
 
 std::vector<Finding> softirqs(const Facts& facts) {
+    const CountedTwice counted(facts, kSoftirqs);
     std::vector<Finding> found;
     for (const JudgedWorker& worker : facts.workers()) {
-        const auto grown = growth_on(facts, kSoftirqs, worker.core);
+        const auto grown = counted.on(worker.core);
         if (!grown) {
             found.push_back(no_second_reading(facts, worker, kSoftirqs));
             continue;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <sstream>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -57,25 +58,30 @@ std::vector<CountedRow> counted_rows(const std::string& text) {
     return rows;
 }
 
-std::optional<std::vector<Growth>> growth_on(const Facts& facts, const std::string& file, std::uint32_t cpu) {
+CountedTwice::CountedTwice(const Facts& facts, const std::string& file) {
     if (facts.later() == nullptr) {
-        return std::nullopt;
+        return;
     }
-    const std::vector<CountedRow> before = counted_rows(facts.now().read(file).text);
-    const std::vector<CountedRow> after = counted_rows(facts.later()->read(file).text);
-    if (before.empty() || after.empty()) {
+    after_ = counted_rows(facts.later()->read(file).text);
+    for (CountedRow& row : counted_rows(facts.now().read(file).text)) {
+        std::string label = row.label;
+        before_.emplace(std::move(label), std::move(row));
+    }
+}
+
+std::optional<std::vector<Growth>> CountedTwice::on(std::uint32_t cpu) const {
+    if (before_.empty() || after_.empty()) {
         return std::nullopt;
     }
     std::vector<Growth> grown;
-    for (const CountedRow& row : after) {
+    for (const CountedRow& row : after_) {
         const auto count = row.by_cpu.find(cpu);
-        const auto earlier =
-            std::find_if(before.begin(), before.end(), [&](const CountedRow& each) { return each.label == row.label; });
-        if (count == row.by_cpu.end() || earlier == before.end()) {
+        const auto earlier = before_.find(row.label);
+        if (count == row.by_cpu.end() || earlier == before_.end()) {
             continue;
         }
-        const auto was = earlier->by_cpu.find(cpu);
-        if (was != earlier->by_cpu.end() && count->second > was->second) {
+        const auto was = earlier->second.by_cpu.find(cpu);
+        if (was != earlier->second.by_cpu.end() && count->second > was->second) {
             grown.push_back({row.label, row.what, count->second - was->second, row.is_of_a_device()});
         }
     }

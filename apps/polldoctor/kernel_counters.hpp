@@ -33,10 +33,19 @@ struct Growth {
     std::uint64_t count = 0;
     bool of_a_device = false;
 };
-/// The rows of `file` that grew on the CPU between the two readings, the largest first. Nothing if there is only one
-/// reading, or the file cannot be read.
-[[nodiscard]] std::optional<std::vector<Growth>> growth_on(const Facts& facts, const std::string& file,
-                                                           std::uint32_t cpu);
+/// The two readings of such a file. On a large host it has megabytes, so it is taken apart once for all CPUs.
+class CountedTwice {
+public:
+    CountedTwice(const Facts& facts, const std::string& file);
+
+    /// The rows that grew on the CPU between the readings, the largest first. Nothing if there is only one reading, or
+    /// the file cannot be read.
+    [[nodiscard]] std::optional<std::vector<Growth>> on(std::uint32_t cpu) const;
+
+private:
+    std::map<std::string, CountedRow> before_;
+    std::vector<CountedRow> after_;
+};
 
 /// Says that the file was read only once, or why it could not be read.
 [[nodiscard]] Finding no_second_reading(const Facts& facts, const JudgedWorker& worker, const std::string& file);

@@ -3,7 +3,6 @@
 // Sources: Documentation/ABI/stable/sysfs-devices-node, ABI/testing/sysfs-devices-system-cpu (cache),
 // ABI/testing/sysfs-bus-pci (numa_node), Documentation/admin-guide/sysctl/kernel.rst (numa_balancing).
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -236,46 +235,44 @@ std::vector<Finding> shared_cache(const Facts& facts) {
 }
 
 std::vector<Finding> round_trips(const Facts& facts) {
+    constexpr std::size_t kPairsShown = 8;
+    const auto pairs = round_trip_pairs(facts);
     std::string text;
     std::size_t measured = 0;
-    std::size_t pairs = 0;
     std::string why = "this run measured nothing";
     double least = 0;
     double most = 0;
-    std::set<std::uint32_t> cores;
-    for (const JudgedWorker& worker : facts.workers()) {
-        cores.insert(worker.core);
-    }
-    for (auto a = cores.begin(); a != cores.end(); ++a) {
-        for (auto b = std::next(a); b != cores.end(); ++b) {
-            ++pairs;
-            const std::string file = round_trip_file(*a, *b);
-            const auto ns = asked_number(facts.now(), file, "typical_ns");
-            if (!ns) {
-                why = asked_text(facts.now(), file, "not_measured").value_or(why);
-                continue;
-            }
-            least = measured == 0 ? *ns : std::min(least, *ns);
-            most = std::max(most, *ns);
-            ++measured;
-            if (measured <= 8) {
-                text += fmt::format("{}{}-{} {:.0f} ns", text.empty() ? "" : ", ", *a, *b, *ns);
-            }
+    for (const auto& [a, b] : pairs) {
+        const std::string file = round_trip_file(a, b);
+        const auto ns = asked_number(facts.now(), file, "typical_ns");
+        if (!ns) {
+            why = asked_text(facts.now(), file, "not_measured").value_or(why);
+            continue;
+        }
+        least = measured == 0 ? *ns : std::min(least, *ns);
+        most = std::max(most, *ns);
+        ++measured;
+        if (measured <= kPairsShown) {
+            text += fmt::format("{}{}-{} {:.0f} ns", text.empty() ? "" : ", ", a, b, *ns);
         }
     }
     const std::string source = "two threads that take turns to write a cache line each";
-    if (pairs == 0) {
+    if (facts.core_set().size() > kRoundTripCpusMax) {
+        return {not_judged({}, fmt::format("not measured: these are more than {} CPUs", kRoundTripCpusMax), source)};
+    }
+    if (pairs.empty()) {
         return {{.seen = "fewer than two cores: there is nothing between them", .source = source}};
     }
     if (measured == 0) {
         return {not_judged({}, "not measured: " + why, source)};
     }
-    if (measured > 8) {
+    if (measured > kPairsShown) {
         text = fmt::format("{} pairs of CPUs, from {:.0f} to {:.0f} ns", measured, least, most);
     }
     return {{.severity = most > 2 * least ? Severity::note : Severity::ok,
-             .seen = text +
-                     (measured < pairs ? fmt::format("; {} pairs were not measured: {}", pairs - measured, why) : ""),
+             .seen = text + (measured < pairs.size()
+                                 ? fmt::format("; {} pairs were not measured: {}", pairs.size() - measured, why)
+                                 : ""),
              .source = source,
              .cost = Cost::measured(
                  fmt::format("an operation of another core's thread takes a round trip, {:.0f} ns and more", least)),

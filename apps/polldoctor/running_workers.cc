@@ -22,7 +22,7 @@
 namespace pollcore::doctor {
 namespace {
 
-// Anybody can open very many sockets, which must not delay polldoctor.
+// Anybody can open very many sockets, or make very many files in /tmp, which must not delay polldoctor.
 constexpr std::size_t kLinesMax = 1u << 16;
 
 using Workers = std::map<std::uint32_t, std::string>;  // a line for each core
@@ -96,7 +96,9 @@ std::set<std::filesystem::path> lock_directories(const std::filesystem::path& co
          each.increment(error)) {
         all.insert(each->path() / "pollcore");
     }
-    for (std::filesystem::directory_iterator each("/tmp", error), end; !error && each != end; each.increment(error)) {
+    std::size_t seen = 0;
+    for (std::filesystem::directory_iterator each("/tmp", error), end; !error && each != end && ++seen <= kLinesMax;
+         each.increment(error)) {
         if (each->path().filename().native().starts_with("pollcore-")) {
             all.insert(each->path());
         }
@@ -108,8 +110,9 @@ void add_locks(Workers& workers, const std::filesystem::path& configured) {
     const auto locked = locked_files();
     for (const std::filesystem::path& directory : lock_directories(configured)) {
         std::error_code error;
-        for (std::filesystem::directory_iterator each(directory, error), end; !error && each != end;
-             each.increment(error)) {
+        std::size_t seen = 0;
+        for (std::filesystem::directory_iterator each(directory, error), end;
+             !error && each != end && ++seen <= kLinesMax; each.increment(error)) {
             unsigned core = 0;
             struct stat status {};
             if (std::sscanf(each->path().filename().c_str(), "pollcore-core-%u.lock", &core) != 1 ||

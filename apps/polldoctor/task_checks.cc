@@ -102,7 +102,8 @@ std::vector<Finding> workqueues(const Facts& facts) {
             continue;
         }
         // Groups of 8 hexadecimal digits, the highest CPUs first: "00000000,0000000f".
-        std::string digits = *text;
+        constexpr std::size_t kDigitsMax = 4096;  // more than any kernel's NR_CPUS
+        std::string digits = text->substr(0, kDigitsMax);
         std::erase(digits, ',');
         const std::size_t digit = worker.core / 4;
         const char c = digit < digits.size() ? digits[digits.size() - 1 - digit] : '0';

@@ -1,5 +1,8 @@
 // What polldoctor prints, its command line, and its exit codes.
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <set>
 #include <sstream>
 #include <string>
@@ -8,9 +11,11 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "polldoctor/bundle.hpp"
 #include "polldoctor/doctor_options.hpp"
 #include "polldoctor/findings_json.hpp"
 #include "polldoctor/findings_text.hpp"
+#include "polldoctor/run_program.hpp"
 #include "polldoctor_host.hpp"
 
 namespace pollcore::doctor {
@@ -123,6 +128,31 @@ TEST(PolldoctorJson, HasAllOfEachFinding) {
     EXPECT_EQ((*isolated)["cost"]["basis"], "measured");
     EXPECT_EQ((*isolated)["mend"]["commands"][0]["when"], "boot");
     EXPECT_EQ((*isolated)["mend"]["commands"][0]["command"], "isolcpus=managed_irq,domain,2-3");
+}
+
+TEST(PolldoctorBundle, HasWhatWasReadButNoSecrets) {
+    FakeHost host;
+    host.write(good_host());
+    host.write({{"/proc/cmdline", "quiet isolcpus=2-3 rd.luks.key=hunter2\n"}});
+    std::ofstream(host.root() / "config.toml") << "# hunter2\n" << kGoodConfig;
+    const Tree now(host.root());
+    const Tree later(host.root() / kLaterDirectory);
+    const WantedConfig wanted = wanted_config(host.root() / "config.toml", true, now);
+    const Facts facts(now, &later, &*wanted.config, (host.root() / "config.toml").string(), wanted.refused);
+    const std::vector<Finding> findings = judge(facts);
+    const std::filesystem::path file = host.root() / "report.tar.gz";
+    write_bundle(file, facts, later, {.json = findings_json(facts, findings), .text = "the findings"});
+
+    const auto packed = [&](const std::string& name) {
+        return output_of({"/bin/tar", "-xOzf", file.string(), "report/" + name}, std::chrono::minutes(1), 1 << 20);
+    };
+    EXPECT_EQ(packed("host/proc/cmdline"), "quiet isolcpus=2-3 rd.luks.key=...\n");
+    EXPECT_EQ(packed("host/later/proc/uptime"), "1002.00 900.00\n");
+    EXPECT_EQ(packed("findings.txt"), "the findings");
+    EXPECT_EQ(packed("configuration.toml"), "\n" + std::string(kGoodConfig));
+    EXPECT_NE(packed("effective.toml").find("verbs_name = \"mlx5_0\""), std::string::npos);
+    EXPECT_EQ(output_of({"/bin/tar", "-xOzf", file.string()}, std::chrono::minutes(1), 64 << 20).find("hunter2"),
+              std::string::npos);
 }
 
 TEST(PolldoctorSeverity, IsThatOfTheWorstFinding) {
