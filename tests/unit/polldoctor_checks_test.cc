@@ -492,15 +492,17 @@ protected:
     static void SetUpTestSuite() {
         host_ = std::make_unique<FakeHost>();
         host_->write(good_host());
+        before_ = host_->judged(kGoodConfig);
     }
     static void TearDownTestSuite() { host_.reset(); }
     void SetUp() override { host_->write(GetParam().files); }
     void TearDown() override {
         host_->restore(GetParam().files, good_host());
-        EXPECT_EQ(worst_of(host_->judged(kGoodConfig)), Severity::ok) << "not restored";
+        EXPECT_EQ(worst_of(host_->judged(kGoodConfig)), worst_of(before_)) << "not restored";
     }
 
     static inline std::unique_ptr<FakeHost> host_;
+    static inline std::vector<Finding> before_;  // of the good host
 };
 
 TEST_P(PolldoctorCase, IsFound) {
