@@ -73,6 +73,8 @@ TEST(PrometheusText, WhatIsNotUtf8IsShownAsBytes) {
     EXPECT_EQ(label_value("\xc0\xaf"), R"(\\xc0\\xaf)");                    // a slash in two bytes
     EXPECT_EQ(label_value("\xe0\x80\xaf"), R"(\\xe0\\x80\\xaf)");           // in three
     EXPECT_EQ(label_value("\xf0\x80\x80\xaf"), R"(\\xf0\\x80\\x80\\xaf)");  // in four
+    EXPECT_EQ(label_value("\xe0\x9f\xbf"), R"(\\xe0\\x9f\\xbf)");           // a letter in three
+    EXPECT_EQ(label_value("\xf0\x8f\xbf\xbd"), R"(\\xf0\\x8f\\xbf\\xbd)");  // in four
     EXPECT_EQ(label_value("\xed\xa0\x80"), R"(\\xed\\xa0\\x80)");           // half of a pair
     EXPECT_EQ(label_value("\xf4\x90\x80\x80"), R"(\\xf4\\x90\\x80\\x80)");  // above the last character
     EXPECT_EQ(label_value("\xc2\x9b"), R"(\\xc2\\x9b)");                    // a control character of a terminal
