@@ -26,6 +26,10 @@ void add_goals(Board& board) {
     board.at_most("application's thread, bursts of 32 / the bytes alone", near ? 1.9 : 1.6,
                   ratio(both, board.samples(many, "limit: 64 B there and 32 B back", "application: both")));
 
+    board.at_least("throughput with a statistics segment / without", 0.97,
+                   ratio(board.samples(many, "submitted in bursts of 32", "all"),
+                         board.samples(many, "submitted in bursts of 32, with a statistics segment", "all")));
+
     const std::string loads = "cycles per operation on one CPU, by load";
     board.from(loads);
     const auto cycles = [&](const char* row) { return board.samples(loads, row, "worker"); };

@@ -45,8 +45,9 @@ struct Spent {
 /// Keeps kInFlight operations in flight. Returns the application thread's cycles per operation: in the complete loop,
 /// in submissions, in polls that found completions, and in submissions and these polls together.
 template <class Submit>
-std::vector<double> many_in_flight(const Setting& setting, Submit submit) {
-    Running running(setting.cpus);
+std::vector<double> many_in_flight(const Setting& setting, Submit submit,
+                                   StatisticsConfig::Segment segment = StatisticsConfig::Segment::off) {
+    Running running(setting.cpus, segment);
     Session& session = running.session();
     Burst requests;
     requests.fill(running.request(0));
@@ -155,7 +156,9 @@ Measurement many(const char* row, std::function<std::vector<double>()> once) {
 
 std::vector<Measurement> bursts(const Setting& setting) {
     return {many("limit: 64 B there and 32 B back", [setting] { return exchanged(setting); }),
-            many("submitted in bursts of 32", [setting] { return many_in_flight(setting, at_once); })};
+            many("submitted in bursts of 32", [setting] { return many_in_flight(setting, at_once); }),
+            many("submitted in bursts of 32, with a statistics segment",
+                 [setting] { return many_in_flight(setting, at_once, StatisticsConfig::Segment::on); })};
 }
 
 std::vector<Measurement> singles(const Setting& setting) {

@@ -28,8 +28,8 @@ public:
 /// A runtime with one worker, a session and a queue pair.
 class Running {
 public:
-    explicit Running(const Cpus& cpus)
-        : runtime_(config(cpus), std::make_unique<InstantPlatform>()),
+    explicit Running(const Cpus& cpus, StatisticsConfig::Segment segment = StatisticsConfig::Segment::off)
+        : runtime_(config(cpus, segment), std::make_unique<InstantPlatform>()),
           session_(runtime_.open_session({.submission_slots = 4096, .completion_slots = 4096})),
           memory_(runtime_.allocate(4096, Access::all())),
           qp_(runtime_.create_queue_pair(
@@ -50,8 +50,9 @@ public:
     }
 
 private:
-    static Config config(const Cpus& cpus) {
+    static Config config(const Cpus& cpus, StatisticsConfig::Segment segment) {
         Config config;
+        config.statistics.segment = segment;
         config.devices.push_back({.name = "net0"});
         config.workers.push_back({.name = "bench", .core = cpus.there, .poll = PollVerbs::plain});
         config.log_level = LogLevel::error;  // keeps the warning about missing huge pages out of the figures
