@@ -15,6 +15,7 @@
 #include "base/thread_health.hpp"
 #include "config/users_and_groups.hpp"
 #include "control/eal.hpp"
+#include "control/inventory.hpp"
 #include "control/runtime_state.hpp"
 #include "control/segment_tables.hpp"
 #include "pollcore/version.hpp"
@@ -48,26 +49,6 @@ template <std::size_t N>
 std::uint64_t all_of(const std::array<Counter, N>& counts) noexcept {
     return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0},
                            [](std::uint64_t sum, const Counter& count) { return sum + count.value(); });
-}
-
-std::string_view name_of(QpType type) noexcept {
-    switch (type) {
-        case QpType::rc: return "RC";
-        case QpType::uc: return "UC";
-        case QpType::ud: return "UD";
-    }
-    return "?";
-}
-
-std::string_view name_of(QpState state) noexcept {
-    switch (state) {
-        case QpState::reset: return "RESET";
-        case QpState::init: return "INIT";
-        case QpState::ready: return "RTS";
-        case QpState::error: return "ERR";
-        case QpState::closed: return "closed";
-    }
-    return "?";
 }
 
 gid_t readers_of(const StatisticsConfig& config) {
@@ -309,9 +290,9 @@ void RuntimeStatistics::write_queue_pair(Segment& to, std::uint32_t at, const Qp
     Row row = to.write(kQueuePairs, at);
     row << bits_of(qp.handle);
     row.text(qp.name.view(), kNameBytes) << first_session << qp.worker + 1 << qp.device + 1 << qp.client << qp.qp_num;
-    row.text(name_of(qp.type), kShortBytes)
-        .text(name_of(qp.state), kShortBytes)
-        .text(qp.flow == FlowControl::off ? "" : flow_control_text(qp.flow), kShortBytes);
+    row.text(qp_type_name(qp.type), kShortBytes)
+        .text(qp_state_name(qp.state), kShortBytes)
+        .text(qp.flow == FlowControl::off ? "" : flow_control_name(qp.flow), kShortBytes);
     pollcore::write(row, qp.figures.totals);
 }
 

@@ -23,10 +23,9 @@ struct ThreadSample {
     std::chrono::nanoseconds run_delay{0};   ///< it was ready, and waited for a CPU
     std::chrono::nanoseconds kernel{0};      ///< it ran in the kernel; in steps of a clock tick
     std::uint64_t minor_faults = 0;
-    std::uint64_t major_faults = 0;  ///< pages that had to be read
-    // Of the CPU on which it ran last. In steps of a clock tick.
-    std::chrono::nanoseconds steal{0};       ///< the hypervisor ran something else
-    std::chrono::nanoseconds interrupts{0};  ///< hard and soft interrupts
+    std::uint64_t major_faults = 0;          ///< pages that had to be read
+    std::chrono::nanoseconds steal{0};       ///< the hypervisor kept its CPU; in steps of a clock tick
+    std::chrono::nanoseconds interrupts{0};  ///< its CPU was in hard and soft interrupts; in steps of a clock tick
     /// kHz; 0: the kernel does not say. A value of the moment, not a count.
     std::uint64_t frequency = 0;
 

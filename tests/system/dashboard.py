@@ -8,10 +8,13 @@ import os
 import pathlib
 import re
 import socket
+import sys
 import tempfile
 import urllib.parse
 
-from exporter_programs import RUNTIME, Programs, fail, get, passed, until
+sys.dont_write_bytecode = True
+from beside_daemon import fail, passed, until
+from exporter_programs import RUNTIME, Programs, get
 
 DASHBOARD = pathlib.Path(__file__).resolve().parents[2] / "config/grafana-dashboard.json"
 

@@ -1,17 +1,14 @@
 """A pollcored, a process with traffic, and pollstat --prometheus, for the tests of metrics."""
 import http.client
 import os
-import pathlib
 import re
 import subprocess
-import sys
-import time
 
-BUILD = pathlib.Path(os.environ["POLLCORE_BUILD"])
-POLLCORED, POLLSTAT = (BUILD / "apps" / name / name for name in ("pollcored", "pollstat"))
+from beside_daemon import BUILD, PATIENCE, fail, program, start, start_daemon
+
+POLLSTAT = program("pollstat")
 ATTACHED_LOAD = BUILD / "tests/attached-load"
 RUNTIME = "prometheus-test"
-PATIENCE = 60  # seconds; ends a test that hangs
 
 CONFIG = """
 [runtime]
@@ -36,25 +33,6 @@ address = "echo"
 """
 
 
-def fail(what):
-    print(f"FAIL: {what}")
-    sys.exit(1)
-
-
-def passed(what):
-    print(f"passed: {what}")
-
-
-def until(what, holds):
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        found = holds()
-        if found:
-            return found
-        time.sleep(0.1)
-    fail(f"{what}: not within {PATIENCE} s")
-
-
 class Programs:
     """Programs that run beside the test. They end with it."""
 
@@ -65,18 +43,13 @@ class Programs:
         self.all = []
 
     def start(self, *command, **options):
-        program = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *map(str, command)], text=True, **options)
-        self.all.append(program)
-        return program
+        self.all.append(start(*command, **options))
+        return self.all[-1]
 
     def daemon(self):
-        daemon = self.start(POLLCORED, "--config", self.config, stderr=subprocess.PIPE)
-        said = ""
-        for line in daemon.stderr:
-            said += line
-            if "ready:" in line:
-                return daemon
-        fail(f"pollcored did not start: {said}")
+        daemon, _ = start_daemon(self.config)
+        self.all.append(daemon)
+        return daemon
 
     def traffic(self):
         """A process whose requests worker0 serves."""

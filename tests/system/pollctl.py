@@ -14,11 +14,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 
-BUILD = pathlib.Path(os.environ["POLLCORE_BUILD"])
-POLLCORED, POLLPERF, POLLCTL = (BUILD / "apps" / name / name for name in ("pollcored", "pollperf", "pollctl"))
-PATIENCE = 60  # seconds; ends a test that hangs
+sys.dont_write_bytecode = True
+from beside_daemon import BUILD, PATIENCE, fail, passed, program, start, until
+
+POLLCORED, POLLPERF, POLLCTL = program("pollcored"), program("pollperf"), program("pollctl")
 GROUP, STRANGER = 54321, 65533  # a group and a user that need not exist
 
 CONFIG = """
@@ -48,25 +48,6 @@ address = "echo"
 """
 
 
-def fail(what):
-    print(f"FAIL: {what}")
-    sys.exit(1)
-
-
-def passed(what):
-    print(f"passed: {what}")
-
-
-def until(what, holds):
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        found = holds()
-        if found:
-            return found
-        time.sleep(0.05)
-    fail(f"{what}: not within {PATIENCE} s")
-
-
 class Daemon:
     def __init__(self, directory):
         self.directory = directory
@@ -75,7 +56,7 @@ class Daemon:
         self.log = directory / "log"
         self.write()
         with open(self.log, "w") as log:
-            self.process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", POLLCORED, "--config", self.config], stderr=log)
+            self.process = start(POLLCORED, "--config", self.config, stderr=log)
         until("the start", lambda: "ready:" in self.said() or (self.process.poll() is not None and fail(f"no start: {self.said()}")))
 
     def write(self, **values):
@@ -120,8 +101,8 @@ class Daemon:
         return one
 
     def traffic(self):
-        return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", POLLPERF, "lat", "--attach", self.directory / "attach.sock", "--config", self.config,
-                                 "-o", "write", "-n", "100000000"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        return start(POLLPERF, "lat", "--attach", self.directory / "attach.sock", "--config", self.config, "-o", "write", "-n", "100000000",
+                     stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
     def number_of(self, process):
         """The daemon's number of an attached process that has queue pairs."""

@@ -15,12 +15,12 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
+
+sys.dont_write_bytecode = True
+from beside_daemon import PATIENCE, fail, passed, program, start_daemon
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ["POLLCORE_BUILD"]).resolve()
-POLLCORED, POLLDOCTOR = (BUILD / "apps" / name / name for name in ("pollcored", "polldoctor"))
-PATIENCE = 120  # seconds; ends a test that hangs
+POLLDOCTOR = program("polldoctor")
 OK, WARNINGS, USAGE, FAULTS, FAILED = range(5)  # exit codes
 
 CONFIG = """
@@ -45,15 +45,6 @@ SETTINGS = ("proc/sys/kernel/*", "proc/sys/vm/*", "proc/irq/*/smp_affinity", "sy
             "sys/devices/system/clocksource/clocksource0/current_clocksource", "sys/fs/cgroup/cpu.max")
 # Files among them that change by themselves.
 LIVELY = {"random", "ns_last_pid", "stat_refresh", "tainted", "pty"}
-
-
-def fail(what):
-    print(f"FAIL: {what}")
-    sys.exit(1)
-
-
-def passed(what):
-    print(f"passed: {what}")
 
 
 def run(*command, user=None, environment=None):
@@ -112,16 +103,6 @@ def check_report(report):
                 fail(f"a command is not complete: {finding}")
 
 
-def start_daemon(config):
-    daemon = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", POLLCORED, "--config", config], stderr=subprocess.PIPE, text=True)
-    said = ""
-    for line in daemon.stderr:
-        said += line
-        if "ready:" in line:
-            return daemon
-    fail(f"pollcored did not start: {said}")
-
-
 def without_configuration():
     before = settings()
     if len(before) < 20:
@@ -170,7 +151,7 @@ def with_worker(config, core):
 
 def with_running_worker(config):
     """Returns a daemon that runs."""
-    daemon = start_daemon(config)
+    daemon, _ = start_daemon(config)
     try:
         gap = of(judged("--config", config), "longest-gap")[0]
         if gap["judged"] or "--disturb" not in gap["seen"]:

@@ -24,10 +24,9 @@ import pyte
 
 sys.dont_write_bytecode = True
 import terminal_picture
+from beside_daemon import PATIENCE, fail, passed, program, start_daemon, until
 
-BUILD = pathlib.Path(os.environ["POLLCORE_BUILD"])
-POLLCORED, POLLPERF, POLLSTAT = (BUILD / "apps" / name / name for name in ("pollcored", "pollperf", "pollstat"))
-PATIENCE = 60  # seconds; ends a test that hangs
+POLLPERF, POLLSTAT = program("pollperf"), program("pollstat")
 
 CONFIG = """
 [runtime]
@@ -52,15 +51,6 @@ address = "echo"
 """
 
 
-def fail(what):
-    print(f"FAIL: {what}")
-    sys.exit(1)
-
-
-def passed(what):
-    print(f"passed: {what}")
-
-
 def stat(*arguments, user=None, code=0):
     """Runs pollstat, and returns what it printed. As `user`, if given."""
     done = subprocess.run([POLLSTAT, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, user=user,
@@ -76,16 +66,6 @@ def cycles_per_second(pid):
 
 def tables(pid):
     return json.loads(stat(str(pid), "--json"))["tables"]
-
-
-def start_daemon(config):
-    daemon = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", POLLCORED, "--config", config], stderr=subprocess.PIPE, text=True)
-    said = ""
-    for line in daemon.stderr:
-        said += line
-        if "ready:" in line:
-            return daemon
-    fail(f"pollcored did not start: {said}")
 
 
 class Terminal:
@@ -154,7 +134,7 @@ def stalls(directory):
     """Stops a daemon whose worker spins for some time, and looks for the stall."""
     config = directory / "spins.toml"
     config.write_text(CONFIG.format(core=max(os.sched_getaffinity(0)), directory=directory, idle="spin"))
-    daemon = start_daemon(config)
+    daemon, _ = start_daemon(config)
     stopped = 0.3
     daemon.send_signal(signal.SIGSTOP)
     time.sleep(stopped)
@@ -214,16 +194,6 @@ def picture(pid, file):
     pathlib.Path(file).write_text(terminal_picture.svg(screens))
 
 
-def until(what, holds):
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        found = holds()
-        if found:
-            return found
-        time.sleep(0.05)
-    fail(f"{what}: not within {PATIENCE} s")
-
-
 def main():
     with tempfile.TemporaryDirectory() as name:
         directory = pathlib.Path(name)
@@ -231,7 +201,7 @@ def main():
         config = directory / "pollcored.toml"
         config.write_text(CONFIG.format(core=max(os.sched_getaffinity(0)), directory=directory, idle="yield"))
         stalls(directory)
-        daemon = start_daemon(config)
+        daemon, _ = start_daemon(config)
         pid = daemon.pid
         segment = next(pathlib.Path("/dev/shm").glob(f"pollcore-{pid}-*.statistics"))
 
@@ -318,7 +288,7 @@ def main():
         if "info: ready: 1 service" not in said or "attached: pid" not in said or not said.splitlines()[0].startswith("20"):
             fail(f"the last lines of its log are {said}")
         stat(str(pid), "--watch", "worker0.busy", "--count", "1", code=1)
-        again = start_daemon(config)
+        again, _ = start_daemon(config)
         if segment.exists():
             fail("the segment of a dead daemon stays")
         again.terminate()

@@ -10,9 +10,12 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 
-from exporter_programs import PATIENCE, POLLSTAT, RUNTIME, Programs, fail, get, passed, until
+sys.dont_write_bytecode = True
+from beside_daemon import PATIENCE, fail, passed, until
+from exporter_programs import POLLSTAT, RUNTIME, Programs, get
 from hostile_segments import hostile_segments
 
 SHARED_MEMORY = pathlib.Path("/dev/shm")

@@ -12,11 +12,11 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 
-BUILD = pathlib.Path(os.environ["POLLCORE_BUILD"])
-POLLCORED, ATTACHED_LOAD = BUILD / "apps/pollcored/pollcored", BUILD / "tests/attached-load"
-PATIENCE = 60  # seconds; ends a test that hangs
+sys.dont_write_bytecode = True
+from beside_daemon import BUILD, PATIENCE, fail, passed, start_daemon, until
+
+ATTACHED_LOAD = BUILD / "tests/attached-load"
 ANSWER_MAX = 16384  # bytes; EAL's limit
 
 CONFIG = """
@@ -56,38 +56,12 @@ connections_max = 1
 SERVICES = 120
 
 
-def fail(what):
-    print(f"FAIL: {what}")
-    sys.exit(1)
-
-
-def passed(what):
-    print(f"passed: {what}")
-
-
-def until(what, holds):
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        found = holds()
-        if found:
-            return found
-        time.sleep(0.05)
-    fail(f"{what}: not within {PATIENCE} s")
-
-
-def start_daemon(directory, telemetry, services=SERVICES, attach_socket="attach"):
+def start_with(directory, telemetry, services=SERVICES, attach_socket="attach"):
     config = directory / "pollcored.toml"
     texts = "".join(SERVICE.format(name=f"{'x' * 40}{i}", number=i) for i in range(services))
     config.write_text(CONFIG.format(core=max(os.sched_getaffinity(0)), directory=directory, telemetry=telemetry, services=texts,
                                     socket=attach_socket))
-    daemon = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", POLLCORED, "--config", config], stderr=subprocess.PIPE, text=True,
-                              env={**os.environ, "RUNTIME_DIRECTORY": str(directory / "run")})
-    said = ""
-    for line in daemon.stderr:
-        said += line
-        if "ready:" in line:
-            return daemon, said
-    fail(f"pollcored did not start: {said}")
+    return start_daemon(config, env={**os.environ, "RUNTIME_DIRECTORY": str(directory / "run")})
 
 
 def stop(daemon):
@@ -231,13 +205,13 @@ def main():
         (directory / "run").mkdir()
         path = directory / "run/dpdk/pollcore/dpdk_telemetry.v2"
 
-        daemon, said = start_daemon(directory, "false", 0)
+        daemon, said = start_with(directory, "false", 0)
         if list((directory / "run").iterdir()) or "telemetry" in said:
             fail("there is telemetry that was not asked for")
         stop(daemon)
         passed("by default there is none")
 
-        daemon, said = start_daemon(directory, "true")
+        daemon, said = start_with(directory, "true")
         if f"telemetry: dpdk_telemetry.v2 in {path.parent}" not in said or not stat.S_ISSOCK(path.stat().st_mode):
             fail(f"there is no socket {path}: {said}")
         answers(client := Client(path), daemon)
@@ -260,7 +234,7 @@ def main():
         passed("its thread is not on the worker's core, and strangers may not connect")
         harm(path, daemon)
 
-        second, said = start_daemon(directory, "true", 0, "second")
+        second, said = start_with(directory, "true", 0, "second")
         if Client(path).info["pid"] != daemon.pid or Client(f"{path}:1").info["pid"] != second.pid:
             fail(f"two daemons share a socket: {said}")
         stop(second)
