@@ -59,6 +59,7 @@ Conversion conversion_of(std::string_view subject, const ReadField& field, std::
             out.converts = true;
             break;
         case Unit::nanoseconds:
+        case Unit::date:
             out.per_second = kNanosecondsPerSecond;
             out.converts = true;
             break;

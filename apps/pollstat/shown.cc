@@ -21,6 +21,7 @@ std::string unit_of(Unit unit) {
         case Unit::cycles:
         case Unit::nanoseconds: return "ns";
         case Unit::bytes: return "bytes";
+        case Unit::date: return kDate;
         case Unit::boolean:
         case Unit::none: break;
     }

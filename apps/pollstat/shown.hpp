@@ -10,10 +10,13 @@
 
 namespace pollcore::stat {
 
+/// The unit of a value that time_text() shows.
+inline constexpr const char* kDate = "date";
+
 struct ShownField {
     std::string name;
     statistics::Kind kind{};
-    std::string unit;  ///< such as "ns", or empty
+    std::string unit;  ///< such as "ns", or kDate, or empty
 };
 
 struct ShownValue {

@@ -28,6 +28,9 @@ std::string value_text(const ShownField& field, const ShownValue& value) {
         return fmt::format("median {}ns, p99 {}ns of {} requests", short_number(value.total[0]),
                            short_number(value.total[1]), short_number(value.total[2]));
     }
+    if (field.unit == kDate && !value.total.empty()) {
+        return time_text(value.total[0]);
+    }
     std::string text = value.total.empty() ? "" : short_number(value.total[0]);
     if (field.kind == Kind::counter && value.rate != 0) {
         text += fmt::format(" ({}/s)", short_number(value.rate));
@@ -77,7 +80,8 @@ std::string text_of(const std::vector<ShownTable>& tables) {
         }
         for (const auto& row : table.rows) {
             const std::optional<std::size_t> name = table.field("name");
-            text += fmt::format("{} {}", table.name, row[0].total.empty() ? "?" : short_number(row[0].total[0]));
+            text +=
+                fmt::format("{} {}", table.name, row[0].total.empty() ? "?" : fmt::format("{:.0f}", row[0].total[0]));
             if (name && !row[*name].text.empty()) {
                 text += " " + row[*name].text;
             }

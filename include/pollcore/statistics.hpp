@@ -41,7 +41,14 @@ enum class Kind : std::uint8_t {
     latency = 6,    ///< `count` counters, as LatencyHistogram::counts has them (latency.hpp)
 };
 
-enum class Unit : std::uint8_t { none = 0, cycles = 1, nanoseconds = 2, bytes = 3, boolean = 4 };
+enum class Unit : std::uint8_t {
+    none = 0,
+    cycles = 1,
+    nanoseconds = 2,
+    bytes = 3,
+    boolean = 4,
+    date = 5,  ///< nanoseconds since 1970
+};
 
 /// The begin of a segment.
 struct Header {

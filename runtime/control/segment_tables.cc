@@ -183,7 +183,7 @@ TableSpec processes() {
 TableSpec stalls() {
     return {"stall",
             kStallRows,
-            {id("stall"), id("worker"), gauge("began", Unit::nanoseconds), gauge("length", Unit::cycles),
+            {id("stall"), id("worker"), gauge("began", Unit::date), gauge("length", Unit::cycles),
              gauge("voluntary_switches"), gauge("involuntary_switches"), gauge("run_delay", Unit::nanoseconds),
              gauge("kernel_time", Unit::nanoseconds), gauge("steal", Unit::nanoseconds),
              gauge("interrupts", Unit::nanoseconds), gauge("minor_faults"), gauge("major_faults"),

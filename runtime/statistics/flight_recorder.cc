@@ -11,7 +11,7 @@ TableSpec FlightRecorder::table() {
     return {"event",
             kLines,
             {{"event", Kind::id},
-             {"time", Kind::gauge, Unit::nanoseconds},
+             {"time", Kind::gauge, Unit::date},
              {"level", Kind::gauge},
              {"text", Kind::text, Unit::none, kTextBytes}}};
 }

@@ -94,7 +94,7 @@ TEST_F(DaemonTest, SaysInTheEndWhoWasThere) {
     daemon.signal(SIGTERM);
     EXPECT_EQ(daemon.wait(), 0) << daemon.err();
     EXPECT_NE(daemon.err().find("attached since the start: 1 process; 1 detached, 0 died or hung up, 0 were ended for "
-                                "corrupting their rings; 0 refused"),
+                                "corrupting their rings, 0 by an operator; 0 refused"),
               std::string::npos)
         << daemon.err();
 }

@@ -8,7 +8,7 @@ from beside_daemon import BUILD, PATIENCE, fail, program, start, start_daemon
 
 POLLSTAT = program("pollstat")
 ATTACHED_LOAD = BUILD / "tests/attached-load"
-RUNTIME = "prometheus-test"
+RUNTIME = f"prometheus-test-{os.getpid()}"
 
 CONFIG = """
 [runtime]
