@@ -113,7 +113,7 @@ void ControlCommands::post(const std::shared_ptr<ControlAnswer>& answer, Job job
         return answer->fail("too many commands wait for the control thread", control_wire::kBusy);
     }
     posted_->fetch_add(1, std::memory_order_relaxed);
-    // `job` uses this object, but only if somebody still waits for the answer: then the daemon has not ended it.
+    // `job` uses this object, which the daemon frees after the runtime: then no job is left.
     runtime_.post([answer, job = std::move(job), posted = posted_] {
         posted->fetch_sub(1, std::memory_order_relaxed);
         if (!answer->begin()) {

@@ -69,6 +69,8 @@ private:
     Config config_;
     const std::function<Config()> read_again_;
     Backtrace backtrace_;  // before runtime_: its threads inherit the mask that this sets
+    // Before runtime_, which may still have jobs of theirs. These and control_ are null if there is no control socket.
+    std::unique_ptr<ControlCommands> commands_;
     Runtime runtime_;
     std::unique_ptr<AttachServer> attach_;  // null if no process may attach
     std::vector<std::unique_ptr<Service>> services_;
@@ -77,9 +79,8 @@ private:
     std::atomic<State> state_{State::serving};
     MainInbox inbox_;
     Notifier notifier_;
-    std::unique_ptr<ControlCommands> commands_;  // these two are null if there is no control socket
-    std::unique_ptr<ControlSocket> control_;     // after commands_, which its thread uses
-    std::unique_ptr<Watchdog> watchdog_;         // null until run() has begun
+    std::unique_ptr<ControlSocket> control_;  // after commands_, which its thread uses
+    std::unique_ptr<Watchdog> watchdog_;      // null until run() has begun
 };
 
 }  // namespace pollcore::daemon

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/event_fd.hpp"
+#include "common/control_wire.hpp"
 #include "pollcore/error.hpp"
 #include "signals.hpp"
 
@@ -32,6 +33,12 @@ MainInbox::MainInbox() : signals_(make_signal_fd()), wake_(make_event_fd("the ma
 void MainInbox::put(Order&& order) {
     {
         const std::lock_guard lock(mutex_);
+        if (orders_.size() == kOrdersMax) {
+            if (order.answer != nullptr) {
+                order.answer->fail("too many commands wait for the main thread", control_wire::kBusy);
+            }
+            return;
+        }
         orders_.push_back(std::move(order));
     }
     signal_event(wake_.get());

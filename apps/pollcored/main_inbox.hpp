@@ -30,7 +30,10 @@ public:
     /// Takes the signals that block_signals() has blocked. Throws Error.
     MainInbox();
 
+    /// At most kOrdersMax orders wait, also when nobody waits for their answers any more. The answer of a further one
+    /// is an error.
     void put(Order&& order);
+    static constexpr std::size_t kOrdersMax = 64;
     /// Returns nothing if nobody asked for anything within `timeout`.
     [[nodiscard]] std::optional<Order> next(std::chrono::nanoseconds timeout);
 

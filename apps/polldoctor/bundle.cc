@@ -91,8 +91,9 @@ void add_tree(Archive& archive, const std::string& directory, const Tree& tree) 
     for (const auto& [path, names] : tree.listings()) {
         for (const std::string& name : names) {
             const std::string whole = path + "/" + name;
-            const auto below = tree.readings().lower_bound(whole);
-            if (below == tree.readings().end() || !below->first.starts_with(whole) || !below->second.ok()) {
+            const auto below = tree.readings().lower_bound(whole + "/");
+            const bool has_files = below != tree.readings().end() && below->first.starts_with(whole + "/");
+            if (!tree.readings().contains(whole) && !has_files) {
                 archive.add_directory(directory + whole);
             }
         }

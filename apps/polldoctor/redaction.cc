@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 #include <sstream>
+#include <utility>
+#include <vector>
 
 namespace pollcore::doctor {
 namespace {
@@ -99,10 +101,32 @@ std::string without_comments(std::string_view toml) {
     return result;
 }
 
+namespace {
+
+/// Between double quotes, blanks belong to a word, as for next_arg() of the kernel.
+std::vector<std::string> words_of_kernel(std::string_view line) {
+    std::vector<std::string> words;
+    std::string word;
+    bool quoted = false;
+    for (const char c : line) {
+        quoted ^= c == '"';
+        if (quoted || (c != ' ' && c != '\t' && c != '\n')) {
+            word += c;
+        } else if (!word.empty()) {
+            words.push_back(std::exchange(word, {}));
+        }
+    }
+    if (!word.empty()) {
+        words.push_back(std::move(word));
+    }
+    return words;
+}
+
+}  // namespace
+
 std::string kernel_parameters_shown(std::string_view command_line) {
-    std::istringstream words{std::string(command_line)};
     std::string result;
-    for (std::string word; words >> word;) {
+    for (const std::string& word : words_of_kernel(command_line)) {
         result += result.empty() ? "" : " ";
         if (word == "--") {  // what follows is for init
             return result + "-- ...\n";

@@ -104,8 +104,10 @@ std::string output_of(const std::vector<std::string>& command, std::chrono::mill
         return text + fmt::format("\n({} was ended: it wrote more than {} bytes, or took longer than {} s)\n",
                                   command.front(), bytes_max, limit.count() / 1000);
     }
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-        text += fmt::format("\n({} failed, with status {})\n", command.front(), status);
+    if (WIFSIGNALED(status)) {
+        text += fmt::format("\n({} failed: signal {} ended it)\n", command.front(), WTERMSIG(status));
+    } else if (WEXITSTATUS(status) != 0) {
+        text += fmt::format("\n({} failed, with exit code {})\n", command.front(), WEXITSTATUS(status));
     }
     return text;
 }

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -11,12 +12,13 @@
 #include <set>
 #include <sstream>
 #include <system_error>
+#include <variant>
 
 #include <fmt/format.h>
 
 #include "base/printable.hpp"
+#include "config/users_and_groups.hpp"
 #include "control/lock_directory.hpp"
-#include "pollcore/error.hpp"
 #include "pollcore/statistics.hpp"
 
 namespace pollcore::doctor {
@@ -24,6 +26,8 @@ namespace {
 
 // Anybody can open very many sockets, or make very many files in /tmp, which must not delay polldoctor.
 constexpr std::size_t kLinesMax = 1u << 16;
+constexpr std::size_t kStrangersMax = 64;  // segments of other users
+constexpr std::uint64_t kCoresMax = 8192;  // CPUs that Linux can have
 
 using Workers = std::map<std::uint32_t, std::string>;  // a line for each core
 
@@ -33,8 +37,24 @@ std::optional<std::uint64_t> value_of(const statistics::ReadTable& table, const 
     return field && row.words[*field].size() == 1 ? std::optional(row.words[*field][0]) : std::nullopt;
 }
 
-void add_segments(Workers& workers) {
+/// Whether the file is of root, of this user or of the daemon's user. Another user's segment may say anything.
+bool is_trusted(const std::filesystem::path& file) {
+    struct stat status {};
+    if (::lstat(file.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) {
+        return false;
+    }
+    const auto daemon = config::account_number(config::AccountKind::user, "pollcore");
+    const auto* const daemon_uid = std::get_if<std::uint32_t>(&daemon);
+    return status.st_uid == 0 || status.st_uid == ::geteuid() ||
+           (daemon_uid != nullptr && status.st_uid == *daemon_uid);
+}
+
+void add_segments(Workers& workers, bool trusted) {
+    std::size_t seen = 0;
     for (const std::filesystem::path& file : statistics::find_statistics()) {
+        if (is_trusted(file) != trusted || (!trusted && ++seen > kStrangersMax)) {
+            continue;
+        }
         try {
             const statistics::Snapshot snapshot = statistics::read_statistics(file);
             const statistics::ReadTable* const table = snapshot.table("worker");
@@ -43,14 +63,18 @@ void add_segments(Workers& workers) {
             }
             const auto name = table->field("name");
             for (const statistics::ReadRow& row : table->rows) {
-                if (const auto core = value_of(*table, row, "core")) {
-                    workers[static_cast<std::uint32_t>(*core)] =
-                        fmt::format("{} {} process {}, worker {}", snapshot.header.pid,
-                                    static_cast<std::uint32_t>(value_of(*table, row, "thread").value_or(0)),
-                                    snapshot.header.pid, printable(name ? row.texts[*name] : ""));
+                const auto core = value_of(*table, row, "core");
+                if (!core || *core >= kCoresMax) {
+                    continue;
                 }
+                // Nothing but the core is taken from a stranger: whose limits are judged is not his to say.
+                const std::uint32_t pid = trusted ? snapshot.header.pid : 0;
+                const auto thread = static_cast<std::uint32_t>(value_of(*table, row, "thread").value_or(0));
+                workers.emplace(static_cast<std::uint32_t>(*core),
+                                fmt::format("{} {} process {}, worker {}", pid, trusted ? thread : 0,
+                                            snapshot.header.pid, printable(name ? row.texts[*name] : "")));
             }
-        } catch (const Error&) {
+        } catch (const std::exception&) {
             // Not readable for this user, or no segment: the locks and claims remain.
         }
     }
@@ -133,9 +157,10 @@ void add_locks(Workers& workers, const std::filesystem::path& configured) {
 
 std::string running_workers(const std::filesystem::path& lock_directory) {
     Workers workers;
-    add_segments(workers);
+    add_segments(workers, true);
     add_locks(workers, lock_directory);
     add_claims(workers);
+    add_segments(workers, false);
     std::string lines;
     for (const auto& [core, rest] : workers) {
         lines += fmt::format("{} {}\n", core, rest);

@@ -46,7 +46,7 @@ std::filesystem::path choose(const std::string& wanted) {
     const std::vector<Found> all = find_all();
     for (const Found& each : all) {
         if (!each.error.empty()) {
-            others += fmt::format("\n  {}", each.error);
+            others += fmt::format("\n  {}", harmless(each.error));
             continue;
         }
         const std::string pid = std::to_string(each.snapshot.header.pid);

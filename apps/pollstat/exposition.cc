@@ -8,6 +8,10 @@
 namespace pollcore::stat {
 namespace {
 
+// Of one series. A segment may have thousands of fields that become labels, and anybody may make a segment.
+constexpr std::size_t kLabelsMax = 16;
+constexpr std::size_t kSeriesBytesMax = 4096;
+
 constexpr std::size_t kNameMax = 100;
 constexpr std::size_t kLabelValueMax = 256;
 
@@ -104,6 +108,9 @@ std::string Exposition::labels_text(const Labels& labels) const {
     for (const Labels* list : {&common_, &labels}) {
         for (const auto& [wanted, value] : *list) {
             const std::string name = metric_name(wanted);
+            if (names.size() == kLabelsMax) {
+                return text;
+            }
             // Prometheus keeps "le" and what begins with two underscores for itself, and a label can be there only
             // once.
             if (name.empty() || name == "le" || name.starts_with("__") || (name[0] >= '0' && name[0] <= '9') ||
@@ -119,7 +126,7 @@ std::string Exposition::labels_text(const Labels& labels) const {
 
 std::string Exposition::series(const std::string& name, const std::string& labels) {
     std::string text = labels.empty() ? name : fmt::format("{}{{{}}}", name, labels);
-    if (samples_ >= samples_max_ || !seen_.insert(text).second) {
+    if (samples_ >= samples_max_ || text.size() > kSeriesBytesMax || !seen_.insert(text).second) {
         ++left_out_;
         return {};
     }

@@ -46,8 +46,8 @@ std::string json_of(const statistics::Snapshot& snapshot) {
 std::string list_json(const std::vector<Found>& all) {
     Json list = Json::array();
     for (const Found& each : all) {
-        Json one = each.error.empty() ? runtime_of(each.snapshot) : Json{{"error", each.error}};
-        one["file"] = each.file.string();
+        Json one = each.error.empty() ? runtime_of(each.snapshot) : Json{{"error", harmless(each.error)}};
+        one["file"] = harmless(each.file.native());
         list.push_back(std::move(one));
     }
     return list.dump();

@@ -108,10 +108,17 @@ int trace(const Options& options) {
     ::sigaction(SIGTERM, &stop, nullptr);
     Trace seen;
     for (std::uint64_t look = 0; g_stop == 0 && (options.count == 0 || look < options.count); ++look) {
-        const statistics::Snapshot now = statistics::read_statistics(file);
-        seen.add(now);
-        if (!now.alive) {
-            break;  // these are its last requests
+        try {
+            const statistics::Snapshot now = statistics::read_statistics(file);
+            seen.add(now);
+            if (!now.alive) {
+                break;  // these are its last requests
+            }
+        } catch (const Error&) {
+            if (look == 0) {
+                throw;
+            }
+            break;  // the runtime has ended, and has removed its segment
         }
         timespec pause{.tv_sec = options.interval / std::chrono::seconds(1),
                        .tv_nsec = (options.interval % std::chrono::seconds(1)).count()};

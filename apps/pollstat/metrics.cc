@@ -4,11 +4,14 @@
 #include <array>
 #include <cstring>
 #include <optional>
+#include <set>
 
 #include <fmt/format.h>
 
 namespace pollcore::stat {
 namespace {
+
+constexpr std::size_t kWorkersMax = 4096;  // whose busy time is kept; anybody may make a segment with more
 
 using statistics::Kind;
 using statistics::ReadField;
@@ -252,7 +255,12 @@ void Metrics::add_busy(Exposition& out, const Names& names, const ReadTable& tab
     if (names.cycles_per_second() == 0 || (its_own && table.fields[*its_own].kind == Kind::counter)) {
         return;
     }
+    std::set<std::uint64_t> there;
     for (const ReadRow& row : table.rows) {
+        if (there.size() == kWorkersMax) {
+            break;
+        }
+        there.insert(Names::id_of(row));
         std::uint64_t idle = 0;
         for (std::size_t i = 0; i < table.fields.size(); ++i) {
             const ReadField& field = table.fields[i];
@@ -275,6 +283,7 @@ void Metrics::add_busy(Exposition& out, const Names& names, const ReadTable& tab
                         "Time in which the worker had work, since this exporter first saw the runtime",
                         names.labels_of(table, row), busy.seconds);
     }
+    std::erase_if(runtime.busy, [&](const auto& entry) { return !there.contains(entry.first); });
 }
 
 void Metrics::add(Exposition& out, const std::string& segment, std::uint32_t owner, const Snapshot& snapshot,

@@ -30,13 +30,12 @@ StatCommandLine::StatCommandLine() {
         ->type_name("ROW.FIELD")
         ->excludes(list_flag)
         ->excludes(once_flag);
-    app.add_option(
-           "--trace", trace,
-           "Write a trace of the requests that the runtime follows, one in 253, and of its workers' stalls, for "
-           "ui.perfetto.dev. Looks for it --count times, or until Ctrl-C")
-        ->type_name("FILE")
-        ->excludes(list_flag)
-        ->excludes(once_flag);
+    auto* const trace_option =
+        app.add_option(
+               "--trace", trace,
+               "Write a trace of the requests that the runtime follows, one in 253, and of its workers' stalls, for "
+               "ui.perfetto.dev. Looks for it --count times, or until Ctrl-C")
+            ->type_name("FILE");
     app.add_option("--interval", interval, "Seconds between two looks")
         ->type_name("SECONDS")
         ->check(CLI::Range(0.05, 3600.0).description(""))
@@ -49,8 +48,10 @@ StatCommandLine::StatCommandLine() {
                        "start later")
             ->type_name("ADDRESS");
     for (const char* const other : {"--list", "--once", "--events", "--json", "--watch"}) {
+        trace_option->excludes(app.get_option(other));
         prometheus_option->excludes(app.get_option(other));
     }
+    trace_option->excludes(prometheus_option);
     app.add_option("--per", per,
                    "With --prometheus: metrics of each session or queue pair, instead of sums by worker, device and "
                    "user. There may be thousands")

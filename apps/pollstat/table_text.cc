@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "harmless.hpp"
+
 namespace pollcore::stat {
 namespace {
 
@@ -66,8 +68,8 @@ std::string list_text(const std::vector<Found>& all) {
     for (const Found& each : all) {
         text += each.error.empty()
                     ? fmt::format("{:<24} {:>8}  {:<6} {}\n", name_of(each.snapshot), each.snapshot.header.pid,
-                                  each.snapshot.alive ? "alive" : "dead", each.file.string())
-                    : fmt::format("{:<24} {:>8}  {:<6} {}\n", "?", "?", "?", each.error);
+                                  each.snapshot.alive ? "alive" : "dead", harmless(each.file.native()))
+                    : fmt::format("{:<24} {:>8}  {:<6} {}\n", "?", "?", "?", harmless(each.error));
     }
     return text;
 }

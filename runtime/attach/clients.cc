@@ -19,6 +19,8 @@ using namespace std::chrono_literals;
 // The time to drain a process that has died or was evicted. Work requests that a device has not flushed by then are cut
 // short.
 constexpr auto kEndWithin = 500ms;
+// The longest time that an operator leaves a process that is to end. It keeps the sum within the clock's range.
+constexpr std::chrono::milliseconds kGraceMost = 24h;
 // stop() waits for this extra time, because an object may have to wait for a worker inside a provider's call.
 constexpr auto kStopWithin = 2s;
 // The shortest time between two log lines about the refusals of one process.
@@ -106,7 +108,7 @@ bool Clients::disconnect(std::uint32_t number, const std::string& reason, std::c
         client.attached->tell({.type = EventType::stopping, .text = "this process " + reason}, number);
         client.end_why = std::move(why);
         // With an earlier call, the process has the shorter one of the two times.
-        client.end_at = std::min(client.end_at, runtime_.platform->now() + grace);
+        client.end_at = std::min(client.end_at, runtime_.platform->now() + std::min(grace, kGraceMost));
         look();
         return true;
     });
@@ -249,7 +251,7 @@ void Clients::take(Heard& heard) {
 
 void Clients::welcome(Heard& heard) {
     const std::uint32_t number = heard.number;
-    POLLCORE_PROBE(client_attached, number, heard.account->pid());
+    const pid_t pid = heard.account->pid();
     if (barred_.contains(heard.account->uid())) {
         heard.rights.own_memory = false;
     }
@@ -274,6 +276,7 @@ void Clients::welcome(Heard& heard) {
         ++counts.attached;
         ++counts.now;
     });
+    POLLCORE_PROBE(client_attached, number, pid);
     tell_coming([&](const std::string& others) { log_info("client {} attached: {}{}", number, heard.text, others); });
 }
 
@@ -332,8 +335,8 @@ Clients::Clock::time_point Clients::turns(Clock::time_point now) {
     for (const std::uint32_t number : order) {
         Client& client = clients_.at(number);
         if (now >= client.end_at && !client.attached->ending()) {
+            end(number, kEndWithin, true, std::move(client.end_why));
             count([](AttachCounts& counts) { ++counts.disconnected; });
-            end(number, kEndWithin, true, client.end_why);
         }
         if (now >= client.look_at) {
             client.look_at = Clock::time_point::max();  // turn() may set an earlier time

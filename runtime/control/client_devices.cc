@@ -36,6 +36,7 @@ std::string RuntimeState::add_client_device_here(const std::string& name, std::u
     }
     DeviceSlot& device = **ended;
     device.index = static_cast<std::uint32_t>(ended - devices_.begin());
+    device.number = ++device_numbers_;
     device.config = original.config;
     device.config.name = fmt::format("{} of client {}", name, client);
     device.client = client;

@@ -115,7 +115,14 @@ std::vector<std::string> eal_arguments(const MemoryConfig& memory, const std::ve
 }
 
 EalState set_up(const MemoryConfig& memory, const std::vector<std::uint32_t>& worker_cores, bool telemetry) {
-    EalState state{.ours = true, .telemetry = telemetry};
+    EalState state{.ours = true};
+    if (telemetry) {
+        if (std::string fault = fault_of_telemetry_directory(); !fault.empty()) {
+            state.why_no_telemetry = std::move(fault);
+            telemetry = false;
+        }
+    }
+    state.telemetry = telemetry;
     const std::uint64_t free = free_hugepage_bytes();
     const std::string how = fmt::format("reserve them with: echo {} > /proc/sys/vm/nr_hugepages",
                                         (memory.size + (2u << 20) - 1) / (2u << 20));
@@ -184,10 +191,11 @@ const EalState& ensure_eal(const MemoryConfig& memory, const std::vector<std::ui
     }
     if (telemetry) {
         if (state.ours && !state.telemetry) {
-            log_warning("there is no telemetry: the first runtime of this process has started EAL without it");
+            log_warning("there is no telemetry: {}", state.why_no_telemetry);
         } else {
             statistics::offer_telemetry();
-            log_info("telemetry: dpdk_telemetry.v2 in {}", rte_eal_get_runtime_dir());
+            log_info("telemetry: commands /pollcore/... at dpdk_telemetry.v2, or dpdk_telemetry.v2:N, in {}",
+                     rte_eal_get_runtime_dir());
         }
     }
     if (memory.hugepages == MemoryConfig::Hugepages::require && !state.hugepages) {

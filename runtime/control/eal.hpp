@@ -26,6 +26,7 @@ struct EalState {
     bool hugepages = false;  ///< memory comes from hugepages
     std::string memory;      ///< where memory comes from, as text for reports
     bool telemetry = false;  ///< EAL was started with its telemetry socket
+    std::string why_no_telemetry = "the first runtime of this process has started EAL without it";
 };
 
 /// Sets EAL up, unless EAL was set up before. Makes no PCI scan, and does not change the caller's CPU affinity. Leaves

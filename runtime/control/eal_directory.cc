@@ -1,11 +1,17 @@
 #include "control/eal_directory.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
 
 namespace pollcore {
 namespace {
@@ -24,7 +30,31 @@ Environment& environment() {
     return *only;
 }
 
+/// As eal_create_runtime_dir() of DPDK 22.11 chooses it.
+std::string base_directory() {
+    const char* const wanted = std::getenv("RUNTIME_DIRECTORY");
+    const char* const of_user = std::getenv("XDG_RUNTIME_DIR");
+    return wanted != nullptr ? wanted : ::getuid() == 0 ? "/var/run" : of_user != nullptr ? of_user : "/tmp";
+}
+
 }  // namespace
+
+std::string fault_of_telemetry_directory() {
+    std::string directory = base_directory();
+    // Only the inner directory has to be closed to readers.
+    for (const auto& [part, closed_to_others] :
+         {std::pair("/dpdk", mode_t{0022}), std::pair("/pollcore", mode_t{0077})}) {
+        directory += part;
+        struct stat status {};
+        if ((::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) || ::lstat(directory.c_str(), &status) != 0) {
+            return fmt::format("{}: {}", directory, std::strerror(errno));
+        }
+        if (!S_ISDIR(status.st_mode) || status.st_uid != ::geteuid() || (status.st_mode & closed_to_others) != 0) {
+            return fmt::format("{} is no directory that only this user may use", directory);
+        }
+    }
+    return {};
+}
 
 EalDirectory::EalDirectory() {
     std::string made = "/tmp/pollcore-eal-XXXXXX";

@@ -13,6 +13,11 @@
 
 namespace pollcore {
 
+/// With telemetry, EAL puts a socket into the subdirectory dpdk/pollcore of the directory that it chooses, and takes
+/// what is there without a look at its owner. This function makes both directories first. Returns why another user
+/// could reach the socket there, or nothing.
+[[nodiscard]] std::string fault_of_telemetry_directory();
+
 /// Exists only while EAL starts. Thread safety: meanwhile other threads may read the environment, but must not change
 /// it.
 class EalDirectory {

@@ -271,8 +271,8 @@ void RuntimeState::tell_of_qp_here(std::uint32_t client, Event&& event) noexcept
 
 // Called when the queue pair is in error, and its application may not have caused that.
 void RuntimeState::tell_of_error_here(QpSlot& qp) noexcept {
-    POLLCORE_PROBE(qp_error, qp.qp_num, qp.client);
     if (!qp.disconnected && !qp.ending && !std::exchange(qp.error_told, true)) {
+        POLLCORE_PROBE(qp_error, qp.qp_num, qp.client);
         tell_of_qp_here(qp.client, {.type = EventType::qp_error, .qp = qp.handle});
     }
 }

@@ -61,8 +61,9 @@ struct FigureAccount {
 
 class FigureBook {
 public:
-    /// Enters what the queue pair did since the last call. `client` is the process that owns it, or 0.
-    void enter(FigureAccount& account, const WorkerQp& qp, std::uint32_t device, std::uint32_t client) {
+    /// Enters what the queue pair did since the last call. `device` is a DeviceSlot::number. `client` is the process
+    /// that owns the queue pair, or 0.
+    void enter(FigureAccount& account, const WorkerQp& qp, std::uint64_t device, std::uint32_t client) {
         const WorkerQp::Figures now = qp.figures();
         const FigureTotals grown = growth(account.read, now);
         account.read = now;
@@ -72,8 +73,13 @@ public:
             by_process_[client] += grown;
         }
     }
-    [[nodiscard]] FigureTotals of_device(std::uint32_t device) const { return find(by_device_, device); }
+    [[nodiscard]] FigureTotals of_device(std::uint64_t device) const { return find(by_device_, device); }
     [[nodiscard]] FigureTotals of_process(std::uint32_t client) const { return find(by_process_, client); }
+    /// Keeps no figures of devices for which `is_there` returns false.
+    template <class IsThere>
+    void forget_devices(IsThere&& is_there) {
+        std::erase_if(by_device_, [&](const auto& entry) { return !is_there(entry.first); });
+    }
     /// Keeps no figures of processes for which `is_there` returns false.
     template <class IsThere>
     void forget_processes(IsThere&& is_there) {
@@ -81,13 +87,13 @@ public:
     }
 
 private:
-    using Totals = std::map<std::uint32_t, FigureTotals>;
-    [[nodiscard]] static FigureTotals find(const Totals& totals, std::uint32_t key) {
+    using Totals = std::map<std::uint64_t, FigureTotals>;
+    [[nodiscard]] static FigureTotals find(const Totals& totals, std::uint64_t key) {
         const auto found = totals.find(key);
         return found != totals.end() ? found->second : FigureTotals{};
     }
 
-    Totals by_device_;  // by DeviceSlot::index
+    Totals by_device_;
     Totals by_process_;
 };
 

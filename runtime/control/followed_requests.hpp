@@ -62,15 +62,17 @@ public:
     }
 
     static constexpr std::uint64_t kApart = std::uint64_t{1} << 31;
+    /// A note that is written while look() reads may have a time that is this much later than `now`.
+    static constexpr std::uint64_t kLate = std::uint64_t{1} << 30;
 
 private:
     [[nodiscard]] static std::uint32_t low(std::uint64_t word) noexcept { return static_cast<std::uint32_t>(word); }
     [[nodiscard]] static std::uint32_t high(std::uint64_t word) noexcept {
         return static_cast<std::uint32_t>(word >> 32);
     }
-    /// The last time before `now` that has this lower half.
+    /// The last time before `now` + kLate that has this lower half.
     [[nodiscard]] static std::uint64_t whole(std::uint64_t now, std::uint32_t lower) noexcept {
-        return now - static_cast<std::uint32_t>(low(now) - lower);
+        return now + kLate - static_cast<std::uint32_t>(low(now + kLate) - lower);
     }
 
     std::uint64_t looked_at_ = 0;

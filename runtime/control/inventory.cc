@@ -142,12 +142,20 @@ std::vector<ListedListener> RuntimeState::listeners_here() {
     const std::lock_guard lock(waiting_mutex_);
     for (const auto& [listener, waiting] : requests_) {
         const auto& [device, number] = listener;
-        if (devices_[device]->connector == nullptr) {
+        std::string address;
+        try {
+            if (devices_[device]->connector != nullptr) {
+                address = devices_[device]->connector->address_of(number);
+            }
+        } catch (const Error&) {
+            address.clear();
+        }
+        if (address.empty()) {
             continue;  // the listener has ended with its device
         }
         all.push_back({.number = number,
                        .device = device_name_here(device),
-                       .address = devices_[device]->connector->address_of(number),
+                       .address = std::move(address),
                        .process = host_ != nullptr ? host_->owner_of_listener(device, number) : 0,
                        .waiting = waiting.size()});
     }

@@ -79,6 +79,7 @@ void RuntimeState::open_device(const DeviceConfig& device_config) {
     DeviceSlot& device = *devices_.emplace_back(std::make_unique<DeviceSlot>());
     device.config = device_config;
     device.index = static_cast<std::uint32_t>(devices_.size() - 1);
+    device.number = ++device_numbers_;
     device.device = platform->open_device(device_config);
     device.description = device.device->describe();
     device.connector = make_connector(*device.device);
@@ -282,7 +283,7 @@ statistics::Snapshot RuntimeState::statistics() {
     if (statistics_ == nullptr) {
         refuse_statistics();
     }
-    return statistics::read_statistics(statistics_->file());
+    return statistics::read_statistics(statistics_->fd());
 }
 
 UniqueFd RuntimeState::copy_statistics_here(std::uint32_t client) {

@@ -634,6 +634,7 @@ private:
     std::atomic<bool> running_{false};
     std::optional<bool> stopped_;  // the result of stop()
     std::vector<std::unique_ptr<DeviceSlot>> devices_;
+    std::uint64_t device_numbers_ = 0;  // given so far
     std::map<std::uint32_t, PdSlot> pds_;
     std::vector<std::shared_ptr<void>> kept_;
     std::map<std::uint64_t, RegionSlot> regions_;

@@ -62,10 +62,14 @@ gid_t readers_of(const StatisticsConfig& config) {
     throw Error(EINVAL, fmt::format("this machine knows no group \"{}\"", config.group));
 }
 
+std::string name_of(const StatisticsConfig& config) {
+    return config.name.empty() ? program_invocation_short_name : config.name;
+}
+
 statistics::SegmentOptions options_for(const RuntimeStatistics::Sources& from) {
     const StatisticsConfig& config = from.config.statistics;
     return {.file = statistics::new_segment_file(),
-            .name = config.name.empty() ? program_invocation_short_name : config.name,
+            .name = name_of(config),
             .group = readers_of(config),
             .cycles_per_second = from.platform.cycles_from(std::chrono::seconds(1))};
 }
@@ -84,7 +88,7 @@ std::vector<statistics::PortCounters::Port> ports_of(const std::vector<std::uniq
     for (const auto& device : devices) {
         if (device->device->has_kernel()) {
             ports.push_back(
-                {device->index + 1,
+                {static_cast<std::uint32_t>(device->number),
                  fmt::format("{}/ports/{}", device->device->context()->device->ibdev_path, device->device->port())});
         }
     }
@@ -98,6 +102,17 @@ std::uint64_t now_ns() {
 }
 
 }  // namespace
+
+struct RuntimeStatistics::OfProcess {
+    OfProcess(const statistics::SegmentOptions& options, const std::vector<statistics::TableSpec>& specs)
+        : segment(options, specs), sessions_max(specs[kSessions].rows), queue_pairs_max(specs[kQueuePairs].rows) {}
+
+    Segment segment;
+    const std::size_t sessions_max;
+    const std::size_t queue_pairs_max;
+    std::uint32_t session_rows = 0;  // that have a session
+    std::uint32_t queue_pair_rows = 0;
+};
 
 std::unique_ptr<RuntimeStatistics> RuntimeStatistics::make(const Sources& sources) noexcept {
     if (sources.config.statistics.segment != StatisticsConfig::Segment::on) {
@@ -124,10 +139,16 @@ RuntimeStatistics::RuntimeStatistics(const Sources& sources)
         for (const WorkerConfig& worker : from_.config.workers) {
             cores.push_back(worker.core);
         }
-        port_counters_.emplace(segment_, kPortCounters, ports,
-                               [cpus = helper_cpus(cores)] { become_helper("pollcore-ports", cpus); });
+        try {
+            port_counters_.emplace(segment_, kPortCounters, ports,
+                                   [cpus = helper_cpus(cores)] { become_helper("pollcore-ports", cpus); });
+        } catch (const std::exception& error) {
+            log_warning("the statistics have no counters of ports: {}", error.what());
+        }
     }
 }
+
+RuntimeStatistics::~RuntimeStatistics() = default;
 
 void RuntimeStatistics::write(bool stopping) noexcept {
     write_runtime(stopping);
@@ -145,15 +166,15 @@ void RuntimeStatistics::write(bool stopping) noexcept {
             write_session(segment_, at++, session);
         }
     }
-    clear_rest(kSessions, at, session_rows_);
+    clear_rest(segment_, kSessions, at, session_rows_);
     take_all_followed();
     write_processes();
     segment_.updated(steady_ns(from_.platform.now()));
 }
 
-void RuntimeStatistics::clear_rest(std::size_t table, std::uint32_t used, std::uint32_t& rows) noexcept {
+void RuntimeStatistics::clear_rest(Segment& in, std::size_t table, std::uint32_t used, std::uint32_t& rows) noexcept {
     for (std::uint32_t gone = used; gone < rows; ++gone) {
-        segment_.clear(table, gone);
+        in.clear(table, gone);
     }
     rows = used;
 }
@@ -195,11 +216,11 @@ void RuntimeStatistics::write_device(const DeviceSlot& device) noexcept {
         rnr.reset();
     }
     Row row = segment_.write(kDevices, device.index);
-    row << device.index + 1;
+    row << device.number;
     row.text(device.config.name, kNameBytes) << device.client;
     row.text(device.description, kDescriptionBytes)
         << device.lost << rnr.value_or(RnrCounts{}).received << rnr.value_or(RnrCounts{}).sent;
-    pollcore::write(row, figures_.of_device(device.index));
+    pollcore::write(row, figures_.of_device(device.number));
 }
 
 void RuntimeStatistics::write_session(Segment& to, std::uint32_t at, const SessionSlot& session) noexcept {
@@ -254,17 +275,26 @@ void RuntimeStatistics::write_processes() noexcept {
                     write_process(segment_, at++, its);
                 }
             });
-            figures_.forget_processes([&](std::uint32_t process) { return there.contains(process); });
+            forget_the_gone(there);
         } catch (const std::bad_alloc&) {
             return;  // the next call tries again
         }
     }
-    clear_rest(kProcesses, at, process_rows_);
+    clear_rest(segment_, kProcesses, at, process_rows_);
+}
+
+void RuntimeStatistics::forget_the_gone(const std::set<std::uint32_t>& processes) noexcept {
+    figures_.forget_processes([&](std::uint32_t process) { return processes.contains(process); });
+    figures_.forget_devices([this](std::uint64_t number) {
+        return std::any_of(from_.devices.begin(), from_.devices.end(),
+                           [&](const auto& device) { return device->number == number; });
+    });
+    std::erase_if(of_processes_, [&](const auto& entry) { return !processes.contains(entry.first); });
 }
 
 void RuntimeStatistics::enter(QpSlot& qp) noexcept {
     try {
-        figures_.enter(qp.figures, *qp.end, qp.device, qp.client);
+        figures_.enter(qp.figures, *qp.end, from_.devices[qp.device]->number, qp.client);
     } catch (const std::bad_alloc&) {
         return;  // the sums lack what the queue pair did since the last call
     }
@@ -289,7 +319,8 @@ void RuntimeStatistics::write_queue_pair(Segment& to, std::uint32_t at, const Qp
     const std::uint32_t first_session = shares.empty() ? 0 : worker.sessions.at(shares.front().session);
     Row row = to.write(kQueuePairs, at);
     row << bits_of(qp.handle);
-    row.text(qp.name.view(), kNameBytes) << first_session << qp.worker + 1 << qp.device + 1 << qp.client << qp.qp_num;
+    row.text(qp.name.view(), kNameBytes) << first_session << qp.worker + 1 << from_.devices[qp.device]->number
+                                         << qp.client << qp.qp_num;
     row.text(qp_type_name(qp.type), kShortBytes)
         .text(qp_state_name(qp.state), kShortBytes)
         .text(qp.flow == FlowControl::off ? "" : flow_control_name(qp.flow), kShortBytes);
@@ -309,30 +340,45 @@ UniqueFd RuntimeStatistics::copy_for(std::uint32_t client) {
             qps.push_back(qp.get());
         }
     }
-    statistics::SegmentOptions options = options_for(from_);
-    options.file.clear();
-    std::vector<statistics::TableSpec> specs = tables(from_.config);
-    for (statistics::TableSpec& table : specs) {
-        table.rows = 0;
-    }
-    specs[kSessions].rows = static_cast<std::uint32_t>(sessions.size());
-    specs[kQueuePairs].rows = static_cast<std::uint32_t>(qps.size());
-    specs[kProcesses].rows = 1;
-    Segment copy(options, specs);
+    OfProcess& its = segment_of(client, sessions.size(), qps.size());
     for (std::uint32_t i = 0; i < sessions.size(); ++i) {
-        write_session(copy, i, *sessions[i]);
+        write_session(its.segment, i, *sessions[i]);
     }
+    clear_rest(its.segment, kSessions, static_cast<std::uint32_t>(sessions.size()), its.session_rows);
     for (std::uint32_t i = 0; i < qps.size(); ++i) {
         enter(*qps[i]);
-        write_queue_pair(copy, i, *qps[i]);
+        write_queue_pair(its.segment, i, *qps[i]);
     }
-    from_.host->each_process([&](const ProcessFigures& its) {
-        if (its.number == client) {
-            write_process(copy, 0, its);
+    clear_rest(its.segment, kQueuePairs, static_cast<std::uint32_t>(qps.size()), its.queue_pair_rows);
+    from_.host->each_process([&](const ProcessFigures& figures) {
+        if (figures.number == client) {
+            write_process(its.segment, 0, figures);
         }
     });
-    copy.updated(steady_ns(from_.platform.now()));
-    return std::move(copy).sealed();
+    its.segment.updated(steady_ns(from_.platform.now()));
+    return its.segment.descriptor();
+}
+
+RuntimeStatistics::OfProcess& RuntimeStatistics::segment_of(std::uint32_t client, std::size_t sessions,
+                                                            std::size_t queue_pairs) {
+    std::unique_ptr<OfProcess>& its = of_processes_[client];
+    // A reload may have raised the limits.
+    if (its == nullptr || its->sessions_max < sessions || its->queue_pairs_max < queue_pairs) {
+        std::vector<statistics::TableSpec> specs = tables(from_.config);
+        for (statistics::TableSpec& table : specs) {
+            table.rows = 0;
+        }
+        const AttachConfig& limits = from_.config.attach;
+        specs[kSessions].rows = std::max(limits.sessions_max, static_cast<std::uint32_t>(sessions));
+        specs[kQueuePairs].rows = std::max(limits.queue_pairs_max, static_cast<std::uint32_t>(queue_pairs));
+        specs[kProcesses].rows = 1;
+        const statistics::SegmentOptions options{
+            .file = {},
+            .name = name_of(from_.config.statistics),
+            .cycles_per_second = from_.platform.cycles_from(std::chrono::seconds(1))};
+        its = std::make_unique<OfProcess>(options, specs);
+    }
+    return *its;
 }
 
 void RuntimeStatistics::take_all_followed() noexcept {
@@ -355,7 +401,8 @@ void RuntimeStatistics::take_all_followed() noexcept {
 
 void RuntimeStatistics::take_stalls() noexcept {
     try {
-        stall_watch_.look(from_.platform.cycles(), [this](const StallWatch::Found& found) { write_stall(found); });
+        stall_watch_.look([this] { return from_.platform.cycles(); },
+                          [this](const StallWatch::Found& found) { write_stall(found); });
     } catch (const std::bad_alloc&) {
         return;  // the next call tries again
     }

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "base/line_budget.hpp"
@@ -49,6 +50,7 @@ public:
     [[nodiscard]] static std::unique_ptr<RuntimeStatistics> make(const Sources& sources) noexcept;
     /// Throws Error.
     explicit RuntimeStatistics(const Sources& sources);
+    ~RuntimeStatistics();
 
     /// Writes all rows, except that it writes at most some thousand queue pairs in a call.
     void write(bool stopping) noexcept;
@@ -56,9 +58,12 @@ public:
     void enter(QpSlot& qp) noexcept;
     /// The file of the segment.
     [[nodiscard]] const std::filesystem::path& file() const noexcept { return segment_.file(); }
-    /// Makes a segment that has only the rows of one attached process: its sessions, its queue pairs and itself.
-    /// Returns a sealed file without a name. Throws Error.
+    /// Writes the rows of one attached process, which are its sessions, its queue pairs and itself, into a segment that
+    /// only this process gets. Returns a descriptor of it. A process has one such segment for its whole life, so its
+    /// descriptors take no more of the daemon's memory. Throws Error.
     [[nodiscard]] UniqueFd copy_for(std::uint32_t client);
+    /// A descriptor of the whole segment, which this object closes in the end.
+    [[nodiscard]] int fd() const noexcept { return segment_.fd(); }
 
 private:
     using Segment = statistics::SegmentWriter;
@@ -75,7 +80,11 @@ private:
     void take_stalls() noexcept;
     void write_stall(const StallWatch::Found& found);
     /// Clears the rows from `used` on, and notes that those before have a thing.
-    void clear_rest(std::size_t table, std::uint32_t used, std::uint32_t& rows) noexcept;
+    static void clear_rest(Segment& in, std::size_t table, std::uint32_t used, std::uint32_t& rows) noexcept;
+    /// The segment of a process. It has at least this many rows.
+    struct OfProcess;
+    [[nodiscard]] OfProcess& segment_of(std::uint32_t client, std::size_t sessions, std::size_t queue_pairs);
+    void forget_the_gone(const std::set<std::uint32_t>& processes) noexcept;
 
     const Sources from_;
     statistics::SegmentWriter segment_;
@@ -87,6 +96,7 @@ private:
     std::uint64_t stalls_ = 0;
     std::map<std::uint32_t, FollowedRequests> followed_;  // by session
     std::uint64_t followed_count_ = 0;
+    std::map<std::uint32_t, std::unique_ptr<OfProcess>> of_processes_;
     std::uint32_t session_rows_ = 0;  // that have a session
     std::uint32_t process_rows_ = 0;
     std::size_t next_qp_ = 0;

@@ -35,6 +35,7 @@ namespace pollcore {
 struct DeviceSlot {
     DeviceConfig config;
     std::uint32_t index = 0;
+    std::uint64_t number = 0;  ///< in the statistics; from 1 on; a device that takes a free slot gets the next one
     /// The attached process for which the device was opened once more, and the device's name in the configuration. 0:
     /// it is a device of the configuration, for all.
     std::uint32_t client = 0;

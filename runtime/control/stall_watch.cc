@@ -23,7 +23,7 @@ const StallWatch::Sample& StallWatch::last_before(const Worker& worker, std::uin
     return after == worker.before.begin() ? *after : *std::prev(after);
 }
 
-void StallWatch::look(std::uint64_t now, const std::function<void(const Found&)>& take) {
+void StallWatch::look(const std::function<std::uint64_t()>& clock, const std::function<void(const Found&)>& take) {
     const bool cpu_too = looks_++ % kLooksPerCpuSample == 0;
     for (std::size_t i = 0; i < workers_.size(); ++i) {
         Worker& worker = workers_[i];
@@ -38,7 +38,8 @@ void StallWatch::look(std::uint64_t now, const std::function<void(const Found&)>
                 take({i, stall, counts->since(last_before(worker, stall.began).counts)});
             }
         });
-        worker.before.push_back({now, *counts});
+        // The time is later than the sample: a stall that begins in between gets the sample before this one.
+        worker.before.push_back({clock(), *counts});
         if (worker.before.size() > kSamples) {
             worker.before.pop_front();
         }

@@ -25,12 +25,13 @@ public:
     struct Found {
         std::size_t worker = 0;  ///< its place among the watched
         StallLog::Stall stall;
-        /// What happened between the last sample before the stall and now.
+        /// What happened between the last sample before the stall and now. What belongs to the CPU (steal, interrupts)
+        /// may be up to kLooksPerCpuSample looks older.
         ThreadSample meanwhile;
     };
     /// Takes a sample of each thread, and calls `take` for each stall since the last look. Stalls that the log no
-    /// longer has are left out. `now` is the workers' clock.
-    void look(std::uint64_t now, const std::function<void(const Found&)>& take);
+    /// longer has are left out. `clock` is the workers' clock.
+    void look(const std::function<std::uint64_t()>& clock, const std::function<void(const Found&)>& take);
 
 private:
     struct Sample {

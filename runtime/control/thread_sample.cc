@@ -12,10 +12,11 @@
 namespace pollcore {
 namespace {
 
-constexpr std::size_t kFileMax = 64 * 1024;  // /proc/stat of a machine with some hundred CPUs
+constexpr std::size_t kFileMax = 4 * 1024;
+constexpr std::size_t kCpusFileMax = 64 * 1024;  // /proc/stat of a machine with some hundred CPUs
 
-std::string read_again(const UniqueFd& file) {
-    std::string text(kFileMax, '\0');
+std::string read_again(const UniqueFd& file, std::size_t bytes_max = kFileMax) {
+    std::string text(bytes_max, '\0');
     const ssize_t n = file.valid() ? ::pread(file.get(), text.data(), text.size(), 0) : -1;
     text.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
     return text;
@@ -177,7 +178,7 @@ void ThreadSampler::read_cpu(int cpu) {
         cpu_ = cpu;
         frequency_ = open_to_read(fmt::format("/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq", cpu));
     }
-    parse_cpu(read_again(cpus_), cpu, clock_tick(), cpu_read_);
+    parse_cpu(read_again(cpus_, kCpusFileMax), cpu, clock_tick(), cpu_read_);
     const auto words = words_in(read_again(frequency_));
     cpu_read_.frequency = words.empty() ? 0 : number_in(words.front());
 }

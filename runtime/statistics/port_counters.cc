@@ -14,7 +14,9 @@
 #include <thread>
 #include <tuple>
 
+#include "base/descriptor_reserve.hpp"
 #include "base/log.hpp"
+#include "base/quiet_thread.hpp"
 #include "base/unique_fd.hpp"
 #include "pollcore/error.hpp"
 
@@ -48,6 +50,7 @@ struct PortCounters::Shared {
     Shared(SegmentWriter& its_segment, std::size_t its_index) : segment(its_segment), index(its_index) {}
 
     void find(const std::vector<Port>& ports);
+    void open_in(const std::filesystem::path& directory, std::uint32_t device);
     /// Returns false when the thread must end.
     [[nodiscard]] bool round();
 
@@ -62,22 +65,31 @@ struct PortCounters::Shared {
 
 void PortCounters::Shared::find(const std::vector<Port>& ports) {
     for (const PortCounters::Port& port : ports) {
-        for (const char* const folder : {"counters", "hw_counters"}) {
-            std::error_code no_such;
-            for (const auto& entry : std::filesystem::directory_iterator(port.directory / folder, no_such)) {
-                // `lifespan` is how long the kernel keeps the values of hw_counters.
-                if (entry.path().filename() == "lifespan" || files.size() == kCountersMax) {
-                    continue;
-                }
-                UniqueFd file(::open(entry.path().c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-                if (file.valid()) {
-                    files.push_back({port.device, entry.path().filename().string(), std::move(file)});
-                }
-            }
-        }
+        open_in(port.directory / "counters", port.device);
+        open_in(port.directory / "hw_counters", port.device);
     }
     std::sort(files.begin(), files.end(),
               [](const File& a, const File& b) { return std::tie(a.device, a.name) < std::tie(b.device, b.name); });
+}
+
+void PortCounters::Shared::open_in(const std::filesystem::path& directory, std::uint32_t device) {
+    std::error_code error;
+    for (std::filesystem::directory_iterator each(directory, error), end; !error && each != end;
+         each.increment(error)) {
+        const std::string name = each->path().filename();
+        // `lifespan` is how long the kernel keeps the values of hw_counters.
+        if (name == "lifespan" || files.size() == kCountersMax) {
+            continue;
+        }
+        UniqueFd file(::open(each->path().c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+        if (!file.valid()) {
+            continue;
+        }
+        if (is_reserved(file.get())) {
+            return;  // the program needs the rest of its descriptors
+        }
+        files.push_back({device, name, std::move(file)});
+    }
 }
 
 bool PortCounters::Shared::round() {
@@ -116,7 +128,7 @@ PortCounters::PortCounters(SegmentWriter& segment, std::size_t index, const std:
         throw Error(ENOSPC, "no memory for the counters of ports in the statistics segment");
     }
     // The thread has a share, because it may outlive this object.
-    std::thread([shared = shared_, begin = std::move(begin)] {
+    start_quiet_thread([shared = shared_, begin = std::move(begin)] {
         begin();
         while (shared->round()) {
         }

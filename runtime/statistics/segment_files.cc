@@ -1,16 +1,19 @@
 // Where the statistics segments of this host are.
 #include <fcntl.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <system_error>
 
 #include <fmt/format.h>
 
 #include "base/unique_fd.hpp"
+#include "pollcore/error.hpp"
 #include "pollcore/statistics.hpp"
 #include "statistics/process_start.hpp"
 #include "statistics/segment_writer.hpp"
@@ -39,8 +42,12 @@ std::filesystem::path segment_directory() {
 
 std::filesystem::path new_segment_file() {
     static std::atomic<unsigned> made{0};
+    std::uint32_t unknown = 0;  // keeps another user from making the file first
+    if (::getrandom(&unknown, sizeof(unknown), 0) != static_cast<ssize_t>(sizeof(unknown))) {
+        throw Error(errno, "no random number for the name of the statistics segment");
+    }
     return segment_directory() /
-           fmt::format("{}{}{}", own_prefix(), made.fetch_add(1, std::memory_order_relaxed), kSuffix);
+           fmt::format("{}{}-{:08x}{}", own_prefix(), made.fetch_add(1, std::memory_order_relaxed), unknown, kSuffix);
 }
 
 std::vector<std::filesystem::path> find_statistics() {

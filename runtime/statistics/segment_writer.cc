@@ -90,6 +90,13 @@ SegmentWriter::SegmentWriter(const SegmentOptions& options, const std::vector<Ta
         fail("map");
     }
     memory_ = static_cast<std::byte*>(memory);
+    // This mapping was made before, so it can still write (fcntl(2)).
+    constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+    if (file_.empty() && ::fcntl(fd_.get(), F_ADD_SEALS, kSeals) != 0) {
+        const int error = errno;
+        ::munmap(memory_, bytes_);
+        throw Error(error, "cannot seal the statistics of a process");
+    }
 
     std::memcpy(memory_ + sizeof(Header), places.data(), places.size() * sizeof(Table));
     std::memcpy(memory_ + sizeof(Header) + places.size() * sizeof(Table), described.data(),
@@ -121,12 +128,12 @@ SegmentWriter::~SegmentWriter() {
     remove_file();
 }
 
-UniqueFd SegmentWriter::sealed() && {
-    ::munmap(std::exchange(memory_, nullptr), bytes_);  // F_SEAL_WRITE needs this (fcntl(2))
-    if (::fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) != 0) {
-        throw Error(errno, "cannot seal a copy of the statistics");
+UniqueFd SegmentWriter::descriptor() const {
+    UniqueFd copy(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0));
+    if (!copy.valid()) {
+        throw Error(errno, "cannot hand out the statistics");
     }
-    return std::move(fd_);
+    return copy;
 }
 
 void SegmentWriter::remove_file() const noexcept {

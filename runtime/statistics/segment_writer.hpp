@@ -37,7 +37,7 @@ struct TableSpec {
 };
 
 struct SegmentOptions {
-    std::filesystem::path file;  ///< must not exist; empty: memory without a file, which only sealed() gives away
+    std::filesystem::path file;  ///< must not exist; empty: memory without a file, which only descriptor() gives away
     std::string name;
     gid_t group = static_cast<gid_t>(-1);  ///< may read the file; -1: the process's own group
     std::uint64_t cycles_per_second = 0;
@@ -45,7 +45,7 @@ struct SegmentOptions {
 
 /// Where the segments of this host are.
 [[nodiscard]] std::filesystem::path segment_directory();
-/// A name for the segment of this process, unlike those of its other runtimes.
+/// A name for the segment of this process, unlike those of its other runtimes. Throws Error.
 [[nodiscard]] std::filesystem::path new_segment_file();
 /// The segments of the runtimes of this process. No other user can have made these files.
 [[nodiscard]] std::vector<std::filesystem::path> own_segment_files();
@@ -97,9 +97,10 @@ public:
     void clear(std::size_t table, std::uint32_t row) noexcept;
     /// Call this after rows were written. `now` is of CLOCK_MONOTONIC.
     void updated(std::uint64_t now) noexcept;
-    /// Ends the writing of a segment without a file. Returns its descriptor, by which nobody can change the segment.
-    /// Throws Error.
-    [[nodiscard]] UniqueFd sealed() &&;
+    /// Of a segment without a file: a descriptor for another process, which can read the segment, but neither write nor
+    /// resize it. Throws Error.
+    [[nodiscard]] UniqueFd descriptor() const;
+    [[nodiscard]] int fd() const noexcept { return fd_.get(); }
     [[nodiscard]] const std::filesystem::path& file() const noexcept { return file_; }
 
 private:

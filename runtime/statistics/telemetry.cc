@@ -220,6 +220,14 @@ void answer(const Command& command, std::string_view parameters, rte_tel_data* t
     }
 }
 
+void add_error(rte_tel_data* to, const char* what) noexcept {
+    try {
+        rte_tel_data_add_dict_string(to, "error", harmless_text(what).c_str());
+    } catch (const std::bad_alloc&) {
+        rte_tel_data_add_dict_string(to, "error", "no memory");
+    }
+}
+
 // EAL calls this from its own threads, in C.
 int called_by_eal(const char* name, const char* parameters, rte_tel_data* to) noexcept {
     rte_tel_data_start_dict(to);
@@ -231,9 +239,9 @@ int called_by_eal(const char* name, const char* parameters, rte_tel_data* to) no
         }
         answer(*command, parameters == nullptr ? "" : parameters, to);
     } catch (const Error& error) {
-        rte_tel_data_add_dict_string(to, "error", harmless_text(error.what()).c_str());
+        add_error(to, error.what());
     } catch (const std::exception&) {
-        rte_tel_data_add_dict_string(to, "error", "no memory");
+        add_error(to, "no memory");
     }
     return 0;
 }

@@ -108,7 +108,10 @@ void turn_worker(Worker& worker, const std::atomic<bool>& stop, const IdleLadder
         switch (rung->policy) {
             case IdlePolicy::spin: break;
             case IdlePolicy::pause: cpu_pause(); break;
-            case IdlePolicy::monitor: ways.monitor(worker.only_source()); break;
+            case IdlePolicy::monitor:
+                ways.monitor(worker.only_source());
+                worker.resume(now());
+                break;
             case IdlePolicy::yield:
                 ways.yield();
                 worker.resume(now());

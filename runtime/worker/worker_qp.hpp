@@ -115,7 +115,7 @@ public:
     /// What the queue pair has done since it was made. Counts of 32 bits are modulo 2^32.
     struct Figures {
         std::uint32_t sends = 0;          ///< requests that were given to the provider
-        std::uint64_t send_bytes = 0;     ///< bytes that they send, write or read
+        std::uint64_t send_bytes = 0;     ///< bytes that they send, write or read; a hostile session may say more
         std::uint32_t receives = 0;       ///< receives that succeeded
         std::uint64_t receive_bytes = 0;  ///< bytes that they brought
         std::array<std::uint32_t, kErrorStatuses> errors{};

@@ -132,10 +132,7 @@ TEST_F(OverrunCq, ThatIsIdleIsReplaced) {
 
 TEST_F(OverrunCq, ManyTimesInARowIsStillOneLoss) {
     connect_two_pairs(shape());
-    const std::uint32_t number = Model::cq_of(a.qp_num(), true);
-    for (int i = 0; i < 40; ++i) {
-        Model::overrun_cq(number);
-    }
+    Model::overrun_cq(Model::cq_of(a.qp_num(), true), 40);
     expect_told_and_closed({&a, &b, &c, &d});
     EXPECT_EQ(losses(), 1u);
     expect_new_pairs_work();

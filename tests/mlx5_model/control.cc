@@ -51,11 +51,13 @@ void mlx5_model_remove(const char* device) {
     locked([&](Fabric& fabric) { hca(fabric, device).remove(); });
 }
 
-void mlx5_model_overrun_cq(uint32_t cqn) {
+void mlx5_model_overrun_cq(uint32_t cqn, int times) {
     locked([&](Fabric& fabric) {
         CompletionQueue* cq = fabric.cq(cqn);
         mlx5_model::require(cq != nullptr, "the model has no CQ {:#x}", cqn);
-        cq->lose();
+        for (int i = 0; i < times; ++i) {
+            cq->lose();
+        }
     });
 }
 

@@ -19,7 +19,7 @@ int mlx5_model_serve(uint32_t qpn, int most);
 
 void mlx5_model_set_port(const char* device, int up);
 void mlx5_model_remove(const char* device);
-void mlx5_model_overrun_cq(uint32_t cqn);
+void mlx5_model_overrun_cq(uint32_t cqn, int times);
 /* The number of the CQ of a queue pair's sends, or of its receives. */
 uint32_t mlx5_model_cq_of(uint32_t qpn, int of_sends);
 

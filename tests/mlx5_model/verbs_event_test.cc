@@ -147,7 +147,7 @@ TEST(LostQueues, AQueueWithoutRoomIsLostWithItsQueuePair) {
 
 TEST(LostQueues, OneMayBeLostOnPurpose) {
     Pair pair;
-    mlx5_model_overrun_cq(pair.there.number_of(pair.there.recv_cq));
+    mlx5_model_overrun_cq(pair.there.number_of(pair.there.recv_cq), 1);
     mlx5_model_step(1);
     EXPECT_EQ(next_event_type(pair.there.context.get()), IBV_EVENT_CQ_ERR);
     EXPECT_EQ(next_event_type(pair.there.context.get()), IBV_EVENT_QP_FATAL);
@@ -206,7 +206,7 @@ TEST(AsyncEvents, ThatNobodyReadHoldNothingBack) {
     options.srq = true;
     Pair pair(options);
     ASSERT_EQ(pair.there.modify({}, IBV_QPS_ERR), 0);
-    mlx5_model_overrun_cq(pair.there.number_of(pair.there.send_cq));
+    mlx5_model_overrun_cq(pair.there.number_of(pair.there.send_cq), 1);
     pair.there.qp.reset();
     pair.there.send_cq.reset();
     EXPECT_EQ(next_event_type(pair.there.context.get()), -1);
@@ -215,7 +215,7 @@ TEST(AsyncEvents, ThatNobodyReadHoldNothingBack) {
 TEST(AsyncEvents, OfWhichSomeWereReadHoldNothingBackOnceTheyAreAcknowledged) {
     Pair pair;
     ASSERT_EQ(pair.there.post_receive(1, {}), 0);
-    mlx5_model_overrun_cq(pair.there.number_of(pair.there.send_cq));
+    mlx5_model_overrun_cq(pair.there.number_of(pair.there.send_cq), 1);
     mlx5_model_step(1);
     ibv_async_event event{};
     ASSERT_EQ(ibv_get_async_event(pair.there.context.get(), &event), 0);

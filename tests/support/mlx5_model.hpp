@@ -37,7 +37,9 @@ public:
         call<decltype(mlx5_model_set_port)>("mlx5_model_set_port")(device, up ? 1 : 0);
     }
     static void remove(const char* device) { call<decltype(mlx5_model_remove)>("mlx5_model_remove")(device); }
-    static void overrun_cq(std::uint32_t cqn) { call<decltype(mlx5_model_overrun_cq)>("mlx5_model_overrun_cq")(cqn); }
+    static void overrun_cq(std::uint32_t cqn, int times = 1) {
+        call<decltype(mlx5_model_overrun_cq)>("mlx5_model_overrun_cq")(cqn, times);
+    }
     static std::uint32_t cq_of(std::uint32_t qpn, bool of_sends) {
         return call<decltype(mlx5_model_cq_of)>("mlx5_model_cq_of")(qpn, of_sends ? 1 : 0);
     }

@@ -189,7 +189,7 @@ def bundle(config, directory, daemon):
         if "replaces no file" not in doctor("--config", config, "--bundle", file, codes=(FAILED,)).stderr:
             fail("an existing file is not explained")
     finally:
-        hostile.unlink()
+        hostile.unlink(missing_ok=True)  # a runtime that starts may have removed it
     with tarfile.open(file) as archive:
         names = archive.getnames()
         if any(name.startswith("/") or ".." in name.split("/") for name in names):

@@ -211,8 +211,17 @@ def main():
         stop(daemon)
         passed("by default there is none")
 
+        path.parents[1].mkdir()
+        path.parents[1].chmod(0o777)
+        daemon, said = start_with(directory, "true", 0)
+        if f"there is no telemetry: {path.parents[1]} is no directory that only this user may use" not in said or path.exists():
+            fail(f"the socket is where another user may replace it: {said}")
+        stop(daemon)
+        path.parents[1].rmdir()
+        passed("a directory that others may write to is refused")
+
         daemon, said = start_with(directory, "true")
-        if f"telemetry: dpdk_telemetry.v2 in {path.parent}" not in said or not stat.S_ISSOCK(path.stat().st_mode):
+        if f", in {path.parent}" not in said or not stat.S_ISSOCK(path.stat().st_mode):
             fail(f"there is no socket {path}: {said}")
         answers(client := Client(path), daemon)
         pages(client)

@@ -57,6 +57,17 @@ TEST_F(FollowedRequestsTest, APollThatWasSeenBeforeTheCompletionCounts) {
     EXPECT_EQ(found[0].polled, kBegin + 4);
 }
 
+TEST_F(FollowedRequestsTest, ANoteThatIsWrittenDuringTheLookIsLaterThanTheLook) {
+    complete(kBegin + 1, kBegin + 2, kBegin + 150);
+    poll(kBegin + 150, kBegin + 250);
+    (void)look(kBegin + 100);
+    const auto found = look(kBegin + 200);
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_EQ(found[0].submitted, kBegin + 1);
+    EXPECT_EQ(found[0].completed, kBegin + 150);
+    EXPECT_EQ(found[0].polled, kBegin + 250);
+}
+
 TEST_F(FollowedRequestsTest, WithoutAPollTheTimeIsUnknown) {
     complete(kBegin + 1, kBegin + 2, kBegin + 3);
     poll(kBegin + 33, kBegin + 44);  // of another request

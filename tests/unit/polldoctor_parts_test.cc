@@ -126,6 +126,7 @@ TEST(PolldoctorRedaction, ShowsParametersOfTheKernelThatHaveNoSecrets) {
     EXPECT_EQ(
         kernel_parameters_shown("quiet isolcpus=1-3 rd.luks.key=/k processor.max_cstate=1 PASSWORD=x -- --auth y\n"),
         "quiet isolcpus=1-3 rd.luks.key=... processor.max_cstate=1 PASSWORD=... -- ...\n");
+    EXPECT_EQ(kernel_parameters_shown("foo.pass=\"correct horse\" quiet"), "foo.pass=... quiet\n");
     EXPECT_EQ(without_command_line("[0] Kernel command line: a=b\n[1] x\n[2] Unknown kernel command line parameters\n"),
               "(a line about the kernel's command line is left out)\n[1] x\n"
               "(a line about the kernel's command line is left out)\n");

@@ -219,25 +219,25 @@ TEST(StallWatch, AStallGetsWhatHappenedSinceTheSampleBeforeIt) {
     StallWatch watch({{static_cast<pid_t>(::syscall(SYS_gettid)), &log}});
     std::vector<StallWatch::Found> found;
     const auto take = [&](const StallWatch::Found& one) { found.push_back(one); };
-    watch.look(1000, take);
+    watch.look([] { return std::uint64_t{1000}; }, take);
     std::this_thread::sleep_for(1ms);  // a wait before the sample that counts
-    watch.look(2000, take);
+    watch.look([] { return std::uint64_t{2000}; }, take);
     EXPECT_TRUE(found.empty());
     for (int i = 0; i < 5; ++i) {
         std::this_thread::sleep_for(1ms);
     }
     log.note({.began = 2500, .cycles = 400});
-    watch.look(3000, take);
+    watch.look([] { return std::uint64_t{3000}; }, take);
     ASSERT_EQ(found.size(), 1u);
     EXPECT_EQ(found[0].worker, 0u);
     EXPECT_EQ(found[0].stall.cycles, 400u);
     EXPECT_GE(found[0].meanwhile.voluntary_switches, 5u);
     // A stall that began before the last samples, and ended only now.
     log.note({.began = 1500, .cycles = 1600});
-    watch.look(4000, take);
+    watch.look([] { return std::uint64_t{4000}; }, take);
     ASSERT_EQ(found.size(), 2u);
     EXPECT_GE(found[1].meanwhile.voluntary_switches, 6u) << "it is compared with the sample at 1000";
-    watch.look(5000, take);
+    watch.look([] { return std::uint64_t{5000}; }, take);
     EXPECT_EQ(found.size(), 2u);
 }
 
@@ -246,7 +246,7 @@ TEST(StallWatch, AStallBeforeTheFirstLookIsFound) {
     StallWatch watch({{static_cast<pid_t>(::syscall(SYS_gettid)), &log}});
     log.note({.began = 500, .cycles = 400});
     int found = 0;
-    watch.look(1000, [&](const StallWatch::Found&) { ++found; });
+    watch.look([] { return std::uint64_t{1000}; }, [&](const StallWatch::Found&) { ++found; });
     EXPECT_EQ(found, 1);
 }
 
@@ -256,14 +256,14 @@ TEST(StallWatch, StallsThatTheLogHasForgottenAreLeftOut) {
     StallWatch watch({{static_cast<pid_t>(::syscall(SYS_gettid)), &log}});
     std::vector<StallWatch::Found> found;
     const auto take = [&](const StallWatch::Found& one) { found.push_back(one); };
-    watch.look(10, take);
+    watch.look([] { return std::uint64_t{10}; }, take);
     for (std::uint64_t i = 0; i < 3 * StallLog::kKept; ++i) {
         log.note({.began = 20, .cycles = i});
     }
-    watch.look(30, take);
+    watch.look([] { return std::uint64_t{30}; }, take);
     ASSERT_EQ(found.size(), StallLog::kKept - 1);
     EXPECT_EQ(found.back().stall.cycles, 3 * StallLog::kKept - 1);
-    watch.look(40, take);
+    watch.look([] { return std::uint64_t{40}; }, take);
     EXPECT_EQ(found.size(), StallLog::kKept - 1);
 }
 

@@ -2,6 +2,7 @@
 #include "pollcore/statistics.hpp"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -72,6 +73,28 @@ protected:
 
     std::filesystem::path file_;
 };
+
+// What an attached process gets of its own rows.
+TEST_F(StatisticsTest, WithoutAFileItIsReadableByADescriptorThatCannotChangeIt) {
+    SegmentWriter writer(SegmentOptions{.file = {}, .name = "of a process"}, kTables);
+    const UniqueFd fd = writer.descriptor();
+    write_thing(writer, 700, 9, "late", 1);  // a page that had no memory when the descriptor was made
+    const Snapshot snapshot = read_statistics(fd.get());
+    EXPECT_STREQ(snapshot.header.name.data(), "of a process");
+    const std::byte byte{1};
+    EXPECT_EQ(::pwrite(fd.get(), &byte, 1, 0), -1);
+    EXPECT_EQ(errno, EPERM);
+    EXPECT_EQ(::ftruncate(fd.get(), 0), -1);
+    EXPECT_EQ(::ftruncate(fd.get(), 1 << 30), -1);
+    EXPECT_EQ(::fallocate(fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), -1);
+    EXPECT_EQ(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0), MAP_FAILED);
+    const UniqueFd again = writer.descriptor();
+    struct stat first {
+    }, second{};
+    ASSERT_EQ(::fstat(fd.get(), &first), 0);
+    ASSERT_EQ(::fstat(again.get(), &second), 0);
+    EXPECT_EQ(first.st_ino, second.st_ino);
+}
 
 TEST_F(StatisticsTest, AReaderFindsWhatWasWritten) {
     const auto segment = writer();
