@@ -6,7 +6,8 @@
 // The daemon answers with a JSON object, in as many packets as it takes, and closes the connection:
 //   {"protocol": 1, "result": {...}}
 //   {"protocol": 1, "error": {"code": "refused", "text": "there is no process 7"}}
-// In strings each byte that is not printable ASCII is \xNN, because a program may have chosen the name.
+// In strings each byte that is not printable ASCII is \xNN, and " and \ have a backslash before them: a program may
+// have chosen the name.
 #pragma once
 
 #include <array>

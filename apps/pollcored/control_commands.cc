@@ -16,6 +16,7 @@
 #include "manual/manual.hpp"
 #include "pollcore/error.hpp"
 #include "pollcore/version.hpp"
+#include "pollstat/harmless.hpp"
 
 namespace pollcore::daemon {
 namespace {
@@ -239,7 +240,9 @@ void ControlCommands::disconnect_queue_pair(const ControlCommand& command, const
     std::vector<ListedQueuePair> fitting = runtime_.queue_pairs_here();
     const std::optional<std::uint32_t> number = as_number(command.queue_pair);
     std::erase_if(fitting, [&](const ListedQueuePair& each) {
-        const bool wanted = each.name.view() == command.queue_pair || number == each.qp_num;
+        const bool wanted = each.name.view() == command.queue_pair ||
+                            stat::harmless(each.name.view()) == command.queue_pair ||  // as a list shows it
+                            number == each.qp_num;
         return !wanted || (!command.device.empty() && each.device != command.device);
     });
     if (fitting.empty()) {

@@ -122,16 +122,24 @@ void ControlSocket::loop() noexcept {
         }
     }
     for (Connection& connection : connections_) {
-        if (connection.text.empty()) {
-            const bool answered =
-                connection.answer != nullptr && connection.answer->give_up() == ControlAnswer::Given::late;
-            std::optional<std::string> text = answered ? connection.answer->take() : std::nullopt;
-            connection.text = text ? std::move(*text) : error_text(control_wire::kRefused, "the daemon is stopping");
+        try {
+            say_the_end(connection);
+        } catch (const std::exception&) {
+            continue;  // there is no memory for its answer
         }
-        (void)send_some(connection, Clock::now());  // as much as there is room for
     }
     connections_.clear();
     heartbeat_.stop();
+}
+
+void ControlSocket::say_the_end(Connection& connection) {
+    if (connection.text.empty()) {
+        const bool answered =
+            connection.answer != nullptr && connection.answer->give_up() == ControlAnswer::Given::late;
+        std::optional<std::string> text = answered ? connection.answer->take() : std::nullopt;
+        connection.text = text ? std::move(*text) : error_text(control_wire::kRefused, "the daemon is stopping");
+    }
+    (void)send_some(connection, Clock::now());  // as much as there is room for
 }
 
 void ControlSocket::one_turn() {

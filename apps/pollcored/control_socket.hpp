@@ -92,6 +92,7 @@ private:
 
     void loop() noexcept;
     void one_turn();
+    void say_the_end(Connection& connection);
     void accept_some();
     void welcome(ForeignFd socket);
     void refuse(const ForeignFd& socket, const std::string& who, std::string_view code, const std::string& why);

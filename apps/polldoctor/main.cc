@@ -32,6 +32,10 @@ int exit_code_of(Severity severity) {
 int run(const Options& options) {
     Tree now(options.root);
     Tree later(now.is_this_host() ? now.root() : now.root() / kLaterDirectory);
+    if (!now.is_this_host() && std::filesystem::is_symlink(later.root())) {
+        throw Error(EINVAL,
+                    fmt::format("{} is a symbolic link, which may lead out of the copy", later.root().string()));
+    }
     const WantedConfig wanted = wanted_config(options.config_file, options.config_given, now);
     const Config* const config = wanted.config ? &*wanted.config : nullptr;
     if (now.is_this_host()) {

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <system_error>
@@ -17,9 +18,14 @@
 #include <infiniband/verbs.h>
 
 #include "base/unique_fd.hpp"
+#include "in_child.hpp"
 
 namespace pollcore::doctor {
 namespace {
+
+// Opening a device and asking its port may wait for its firmware.
+constexpr std::chrono::milliseconds kPortWithin{5000};
+constexpr std::size_t kPortBytesMax = 4096;
 
 std::string not_asked(const std::string& what, int error) {
     return fmt::format("not_asked {}: {}\n", what, std::generic_category().message(error));
@@ -71,7 +77,9 @@ std::string dcb_query_file(const std::string& netdev) {
     return "/asked/dcb/" + netdev;
 }
 
-std::string ask_port(const std::string& verbs_name, std::uint32_t port) {
+namespace {
+
+std::string port_answer(const std::string& verbs_name, std::uint32_t port) {
     int count = 0;
     const std::unique_ptr<ibv_device*, void (*)(ibv_device**)> list(::ibv_get_device_list(&count),
                                                                     &::ibv_free_device_list);
@@ -96,6 +104,14 @@ std::string ask_port(const std::string& verbs_name, std::uint32_t port) {
                            bytes_of(attributes.max_mtu));
     }
     return not_asked("libibverbs does not list it", ENODEV);
+}
+
+}  // namespace
+
+std::string ask_port(const std::string& verbs_name, std::uint32_t port) {
+    const ChildAnswer answer =
+        in_child([&](const auto& write) { write(port_answer(verbs_name, port)); }, kPortWithin, kPortBytesMax);
+    return answer.whole ? answer.text : not_asked("the device does not answer", ETIMEDOUT);
 }
 
 std::string ask_dcb(const std::string& netdev) {

@@ -162,7 +162,11 @@ std::string Tree::why_not(const std::string& path) const {
 }
 
 void Tree::put(const std::string& path, std::string text) {
-    readings_[path] = {.text = std::move(text), .error = 0};
+    put(path, Reading{.text = std::move(text), .error = 0});
+}
+
+void Tree::put(const std::string& path, Reading reading) {
+    readings_[path] = std::move(reading);
     listings_.clear();  // they are read again with this file
 }
 

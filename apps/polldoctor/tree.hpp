@@ -50,6 +50,7 @@ public:
 
     /// Adds a file, or replaces it.
     void put(const std::string& path, std::string text);
+    void put(const std::string& path, Reading reading);
 
     [[nodiscard]] bool is_this_host() const noexcept { return root_ == "/"; }
     [[nodiscard]] const std::filesystem::path& root() const noexcept { return root_; }

@@ -188,7 +188,7 @@ TEST_F(OperatorTest, GivesAProcessTimeToDetach) {
     EXPECT_EQ(event->type, EventType::stopping);
     EXPECT_TRUE(goes_on(pair)) << "it may finish its work";
     EXPECT_TRUE(pair.daemon.stop());
-    EXPECT_EQ(server_.counts().detached, 1u);
+    EXPECT_TRUE(eventually([&] { return server_.counts().detached == 1; }));
     EXPECT_EQ(server_.counts().disconnected, 0u);
 }
 

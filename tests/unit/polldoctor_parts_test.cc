@@ -1,15 +1,18 @@
 // The parts of polldoctor below the checks: reading trees, counters, and what goes into a bundle.
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <stdexcept>
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include "pollcore/error.hpp"
 #include "polldoctor/archive.hpp"
+#include "polldoctor/in_child.hpp"
 #include "polldoctor/kernel_counters.hpp"
 #include "polldoctor/network_queries.hpp"
 #include "polldoctor/redaction.hpp"
@@ -146,6 +149,21 @@ TEST(PolldoctorProgram, IsEndedIfItHangsOrWritesTooMuch) {
     const std::string much = output_of({"/usr/bin/yes"}, 60s, 1000);
     EXPECT_EQ(much.substr(0, 4), "y\ny\n");
     EXPECT_LT(much.size(), 1200u);
+}
+
+TEST(PolldoctorChild, GivesWhatWasWrittenBeforeItHung) {
+    const ChildAnswer answer = in_child(
+        [](const auto& write) {
+            write("first\n");
+            ::pause();
+            write("second\n");
+        },
+        200ms, 1000);
+    EXPECT_EQ(answer.text, "first\n");
+    EXPECT_FALSE(answer.whole);
+    EXPECT_TRUE(in_child([](const auto& write) { write("all"); }, 60s, 1000).whole);
+    EXPECT_FALSE(in_child([](const auto&) { throw std::runtime_error("failed"); }, 60s, 1000).whole);
+    EXPECT_FALSE(in_child([](const auto& write) { write(std::string(5000, 'x')); }, 60s, 1000).whole);
 }
 
 TEST(PolldoctorArchive, IsForItsOwnerAndReplacesNothing) {
