@@ -158,7 +158,7 @@ TEST_P(HostileTest, HurtsNobodyAndItIsInTheLog) {
     Process hostile = start(GetParam().program, {GetParam().name, socket(), std::to_string(milliseconds)});
     EXPECT_EQ(hostile.wait(), 0) << hostile.out() << hostile.err();
     EXPECT_EQ(hostile.out().find("failed"), std::string::npos) << hostile.out();
-    EXPECT_TRUE(daemon.await_log(GetParam().line, 5s)) << hostile.out() << daemon.err();
+    EXPECT_TRUE(daemon.await_log(GetParam().line, kPatience)) << hostile.out() << daemon.err();
     EXPECT_TRUE(witness.checks_more_than(checked + 100));
     // No call hangs, and none fails.
     for (const auto answered_until = Clock::now() + kPatience; caller.rounds() <= called;) {
