@@ -22,6 +22,7 @@
 #include "pollstat/json.hpp"
 #include "redaction.hpp"
 #include "run_program.hpp"
+#include "running_workers.hpp"
 
 namespace pollcore::doctor {
 namespace {
@@ -126,7 +127,9 @@ std::size_t values_of(const statistics::Snapshot& snapshot) {
 
 void add_segments(Archive& archive, const std::string& directory) {
     std::string failures;
-    for (const std::filesystem::path& file : statistics::find_statistics()) {
+    auto [files, strangers] = segments_by_trust();
+    files.insert(files.end(), strangers.begin(), strangers.end());
+    for (const std::filesystem::path& file : files) {
         const std::string name = tame(file.filename().string());
         try {
             const statistics::Snapshot snapshot = statistics::read_statistics(file);

@@ -1,6 +1,7 @@
 #include "in_child.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -40,7 +41,7 @@ ChildAnswer in_child(const std::function<void(const std::function<void(std::stri
         try {
             work([&](std::string_view text) { write_all(writing.get(), text); });
         } catch (...) {
-            ::_exit(1);
+            ::_exit(1);  // the parent sees the exit code
         }
         ::_exit(0);
     }
@@ -54,10 +55,13 @@ ChildAnswer in_child(const std::function<void(const std::function<void(std::stri
         (void)::waitpid(child, nullptr, WNOHANG);
         return answer;
     }
+    // The end of the child may wait for firmware, too, when the kernel closes what the child has open.
     int status = 0;
-    while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    pid_t ended = 0;
+    while ((ended = ::waitpid(child, &status, WNOHANG)) == 0 && Clock::now() < deadline) {
+        (void)::poll(nullptr, 0, 1);
     }
-    answer.whole = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    answer.whole = ended == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
     return answer;
 }
 

@@ -26,7 +26,7 @@ namespace {
 
 // Anybody can open very many sockets, or make very many files in /tmp, which must not delay polldoctor.
 constexpr std::size_t kLinesMax = 1u << 16;
-constexpr std::size_t kStrangersMax = 64;  // segments of other users
+constexpr std::size_t kStrangersMax = 64;  // segments of other users that are read
 constexpr std::uint64_t kCoresMax = 8192;  // CPUs that Linux can have
 
 using Workers = std::map<std::uint32_t, std::string>;  // a line for each core
@@ -37,24 +37,8 @@ std::optional<std::uint64_t> value_of(const statistics::ReadTable& table, const 
     return field && row.words[*field].size() == 1 ? std::optional(row.words[*field][0]) : std::nullopt;
 }
 
-/// Whether the file is of root, of this user or of the daemon's user. Another user's segment may say anything.
-bool is_trusted(const std::filesystem::path& file) {
-    struct stat status {};
-    if (::lstat(file.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) {
-        return false;
-    }
-    const auto daemon = config::account_number(config::AccountKind::user, "pollcore");
-    const auto* const daemon_uid = std::get_if<std::uint32_t>(&daemon);
-    return status.st_uid == 0 || status.st_uid == ::geteuid() ||
-           (daemon_uid != nullptr && status.st_uid == *daemon_uid);
-}
-
-void add_segments(Workers& workers, bool trusted) {
-    std::size_t seen = 0;
-    for (const std::filesystem::path& file : statistics::find_statistics()) {
-        if (is_trusted(file) != trusted || (!trusted && ++seen > kStrangersMax)) {
-            continue;
-        }
+void add_segments(Workers& workers, const std::vector<std::filesystem::path>& files, bool trusted) {
+    for (const std::filesystem::path& file : files) {
         try {
             const statistics::Snapshot snapshot = statistics::read_statistics(file);
             const statistics::ReadTable* const table = snapshot.table("worker");
@@ -155,12 +139,32 @@ void add_locks(Workers& workers, const std::filesystem::path& configured) {
 
 }  // namespace
 
+SegmentsByTrust segments_by_trust() {
+    const auto daemon = config::account_number(config::AccountKind::user, "pollcore");
+    const auto* const daemon_uid = std::get_if<std::uint32_t>(&daemon);
+    SegmentsByTrust found;
+    for (std::filesystem::path& file : statistics::find_statistics()) {
+        struct stat status {};
+        if (::lstat(file.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) {
+            continue;
+        }
+        if (status.st_uid == 0 || status.st_uid == ::geteuid() ||
+            (daemon_uid != nullptr && status.st_uid == *daemon_uid)) {
+            found.trusted.push_back(std::move(file));
+        } else if (found.strangers.size() < kStrangersMax) {
+            found.strangers.push_back(std::move(file));
+        }
+    }
+    return found;
+}
+
 std::string running_workers(const std::filesystem::path& lock_directory) {
     Workers workers;
-    add_segments(workers, true);
+    const SegmentsByTrust segments = segments_by_trust();
+    add_segments(workers, segments.trusted, true);
     add_locks(workers, lock_directory);
     add_claims(workers);
-    add_segments(workers, false);
+    add_segments(workers, segments.strangers, false);
     std::string lines;
     for (const auto& [core, rest] : workers) {
         lines += fmt::format("{} {}\n", core, rest);
