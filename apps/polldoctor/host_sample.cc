@@ -1,10 +1,8 @@
 #include "host_sample.hpp"
 
-#include <cerrno>
 #include <cstdint>
 #include <map>
 #include <set>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,7 +12,6 @@
 #include "base/clock.hpp"
 #include "device_counters.hpp"
 #include "facts.hpp"
-#include "in_child.hpp"
 #include "network_queries.hpp"
 #include "pollcore/error.hpp"
 #include "pollperf/round_trip.hpp"
@@ -28,9 +25,6 @@ namespace {
 constexpr std::chrono::milliseconds kBriefly{20};
 constexpr std::size_t kPairsBriefly = 6;  // those of 4 CPUs
 constexpr std::chrono::milliseconds kPairTime{200};
-// For the counters of one device.
-constexpr std::chrono::milliseconds kFirmwareWithin{5000};
-constexpr std::size_t kCountersBytesMax = 1u << 20;
 
 /// Why the core is not measured; empty if it is.
 std::string why_not_measured(const Facts& facts, std::uint32_t core, bool disturb) {
@@ -55,32 +49,6 @@ void ask(Tree& now, const Facts& facts) {
     }
 }
 
-/// Reads files that the kernel may have to ask firmware for. Files that were not read in time get the error ETIMEDOUT.
-void read_in_child(Tree& tree, const std::vector<std::string>& files) {
-    const ChildAnswer answer = in_child(
-        [&](const auto& write) {
-            for (const std::string& file : files) {
-                const Reading& reading = tree.read(file);
-                write(fmt::format("{} {}\n{}", reading.error, reading.text.size(), reading.text));
-            }
-        },
-        kFirmwareWithin, kCountersBytesMax);
-    std::istringstream pieces(answer.text);
-    for (const std::string& file : files) {
-        Reading reading{.text = {}, .error = ETIMEDOUT};
-        int error = 0;
-        std::size_t size = 0;
-        if (pieces >> error >> size && size <= answer.text.size()) {
-            pieces.ignore(1);  // the end of the line
-            std::string text(size, '\0');
-            if (pieces.read(text.data(), static_cast<std::streamsize>(size))) {
-                reading = {.text = std::move(text), .error = error};
-            }
-        }
-        tree.put(file, std::move(reading));
-    }
-}
-
 /// Reads the files that count, so that the tree has them as they are now.
 void read_counting_files(Tree& tree, const Facts& facts) {
     std::vector<std::vector<std::string>> of_devices;
@@ -88,7 +56,7 @@ void read_counting_files(Tree& tree, const Facts& facts) {
         of_devices.push_back(counter_files(tree, device.verbs_name, device.port));
     }
     for (const std::vector<std::string>& files : of_devices) {
-        read_in_child(tree, files);
+        read_counters(tree, files);
     }
     for (const RunningWorker& running : facts.running()) {
         if (running.thread != 0) {

@@ -12,6 +12,7 @@
 
 #include "pollcore/error.hpp"
 #include "polldoctor/archive.hpp"
+#include "polldoctor/device_counters.hpp"
 #include "polldoctor/in_child.hpp"
 #include "polldoctor/kernel_counters.hpp"
 #include "polldoctor/network_queries.hpp"
@@ -164,6 +165,20 @@ TEST(PolldoctorChild, GivesWhatWasWrittenBeforeItHung) {
     EXPECT_TRUE(in_child([](const auto& write) { write("all"); }, 60s, 1000).whole);
     EXPECT_FALSE(in_child([](const auto&) { throw std::runtime_error("failed"); }, 60s, 1000).whole);
     EXPECT_FALSE(in_child([](const auto& write) { write(std::string(5000, 'x')); }, 60s, 1000).whole);
+}
+
+TEST(PolldoctorChild, ReadsCountersAsTheyAre) {
+    FakeHost host;
+    host.write({{"/sys/a", "12\n"}, {"/sys/empty", ""}, {"/sys/lines", "1 2\n3 4\n"}});
+    Tree tree(host.root());
+    read_counters(tree, {"/sys/a", "/sys/gone", "/sys/empty", "/sys/lines"});
+    ASSERT_EQ(tree.readings().size(), 4u);
+    host.write({{"/sys/a", "13\n"}});
+    EXPECT_EQ(tree.read("/sys/a").text, "12\n") << "it was not read in the child";
+    EXPECT_EQ(tree.read("/sys/gone").error, ENOENT);
+    EXPECT_TRUE(tree.read("/sys/empty").ok());
+    EXPECT_EQ(tree.read("/sys/empty").text, "");
+    EXPECT_EQ(tree.read("/sys/lines").text, "1 2\n3 4\n");
 }
 
 TEST(PolldoctorArchive, IsForItsOwnerAndReplacesNothing) {
