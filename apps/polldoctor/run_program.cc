@@ -21,6 +21,8 @@
 namespace pollcore::doctor {
 namespace {
 
+constexpr int kLooksAfterKill = 100;  // in a second
+
 /// Waits for the child until the deadline, then kills it. Returns its status.
 int end_of(pid_t child, Clock::time_point deadline) {
     int status = 0;
@@ -35,7 +37,9 @@ int end_of(pid_t child, Clock::time_point deadline) {
         (void)::poll(nullptr, 0, 10);
     }
     (void)::kill(child, SIGKILL);
-    while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    // A child that waits in the kernel for a device cannot be killed, and nobody waits for it.
+    for (int i = 0; i < kLooksAfterKill && ::waitpid(child, &status, WNOHANG) == 0; ++i) {
+        (void)::poll(nullptr, 0, 10);
     }
     return status;
 }
