@@ -97,8 +97,8 @@ public:
     void clear(std::size_t table, std::uint32_t row) noexcept;
     /// Call this after rows were written. `now` is of CLOCK_MONOTONIC.
     void updated(std::uint64_t now) noexcept;
-    /// Returns a descriptor for another process, which can read the segment, but neither write nor resize it. The segment
-    /// must have no file. Throws Error.
+    /// Returns a descriptor for another process, which can read the segment, but neither write nor resize it. The
+    /// segment must have no file. Throws Error.
     [[nodiscard]] UniqueFd descriptor() const;
     [[nodiscard]] int fd() const noexcept { return fd_.get(); }
     [[nodiscard]] const std::filesystem::path& file() const noexcept { return file_; }
