@@ -56,6 +56,9 @@ std::filesystem::path choose(const std::string& wanted) {
             fitting.push_back(&each);
         }
     }
+    if (std::any_of(fitting.begin(), fitting.end(), [](const Found* each) { return each->snapshot.alive; })) {
+        std::erase_if(fitting, [](const Found* each) { return !each->snapshot.alive; });
+    }
     if (fitting.size() == 1) {
         return fitting.front()->file;
     }

@@ -123,11 +123,8 @@ void MetricsServer::run(const UniqueFd& stop) {
 
 void MetricsServer::opened(MHD_Connection* connection) {
     if (clients_.size() >= limits_.connections) {
-        const auto slow =
-            std::find_if(clients_.begin(), clients_.end(), [](const Client& client) { return !client.answered; });
-        const auto victim = slow != clients_.end() ? slow : clients_.begin();
-        cut(*victim);
-        clients_.erase(victim);
+        cut(clients_.front());
+        clients_.pop_front();
     }
     clients_.push_back({.connection = connection, .began = Clock::now()});
 }
@@ -163,9 +160,6 @@ int MetricsServer::cut_old() noexcept {
 }
 
 bool MetricsServer::answer(MHD_Connection* connection, const std::string& url, const std::string& method) {
-    for (Client& client : clients_) {
-        client.answered |= client.connection == connection;
-    }
     if (method != MHD_HTTP_METHOD_GET && method != MHD_HTTP_METHOD_HEAD) {
         MHD_Response* const response = response_of("Only GET and HEAD are served.\n", "text/plain");
         if (response != nullptr) {

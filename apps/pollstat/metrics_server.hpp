@@ -1,8 +1,8 @@
 // Serves one text by HTTP, by libmicrohttpd (D56).
 //
 // Clients are not trusted. Each connection has one request, which must be answered within some seconds. If there are
-// too many connections, the oldest one that has not yet sent its request is closed, so clients that are slow on purpose
-// shut out each other and not a client that asks at once.
+// too many connections, the oldest one is closed, so clients that are slow on purpose shut out each other and not a
+// client that asks at once.
 //
 // Thread safety: one thread; the server makes no others.
 #pragma once
@@ -46,7 +46,6 @@ private:
     struct Client {
         MHD_Connection* connection = nullptr;
         Clock::time_point began;
-        bool answered = false;
     };
     struct Callbacks;  // what libmicrohttpd calls
 

@@ -34,6 +34,14 @@ bool is_own_file(const std::filesystem::path& file) noexcept {
     return ::lstat(file.c_str(), &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid();
 }
 
+/// Whether the process that made this segment has ended. False if the name is not that of a segment.
+bool is_dead(const std::filesystem::path& file) {
+    int pid = 0;
+    unsigned long long started = 0;
+    return std::sscanf(file.filename().c_str(), "pollcore-%d-%llu-", &pid, &started) == 2 &&
+           process_start(pid) != started;
+}
+
 }  // namespace
 
 std::filesystem::path segment_directory() {
@@ -74,16 +82,16 @@ std::vector<std::filesystem::path> own_segment_files() {
 
 void remove_dead_segments() noexcept {
     try {
-        for (const std::filesystem::path& file : find_statistics()) {
-            int pid = 0;
-            unsigned long long started = 0;
-            if (std::sscanf(file.filename().c_str(), "pollcore-%d-%llu-", &pid, &started) != 2 ||
-                process_start(pid) == started) {
-                continue;
+        std::vector<std::pair<std::filesystem::file_time_type, std::filesystem::path>> dead;
+        for (std::filesystem::path& file : find_statistics()) {
+            if (is_dead(file) && is_own_file(file)) {
+                std::error_code error;  // another runtime may remove the file at the same time
+                dead.emplace_back(std::filesystem::last_write_time(file, error), std::move(file));
             }
-            if (is_own_file(file)) {
-                (void)::unlink(file.c_str());
-            }
+        }
+        std::sort(dead.begin(), dead.end());
+        for (std::size_t i = 0; i + kDeadKept < dead.size(); ++i) {
+            (void)::unlink(dead[i].second.c_str());
         }
     } catch (const std::exception&) {
         // They stay until another runtime starts.

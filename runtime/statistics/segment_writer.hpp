@@ -49,7 +49,10 @@ struct SegmentOptions {
 [[nodiscard]] std::filesystem::path new_segment_file();
 /// The segments of the runtimes of this process. No other user can have made these files.
 [[nodiscard]] std::vector<std::filesystem::path> own_segment_files();
-/// Removes the segments of this user's processes that have died. Call this when a segment is made.
+/// How many segments of dead processes a user has at most after remove_dead_segments().
+constexpr std::size_t kDeadKept = 4;
+/// Removes segments of this user's processes that have died, except for the newest kDeadKept, which tell why. Call this
+/// when a segment is made.
 void remove_dead_segments() noexcept;
 
 class SegmentWriter {

@@ -19,6 +19,7 @@ void RingPool::begin(Turn& turn, WorkerQp& qp, Flow& flow, bool in_order) noexce
     // cores
     session().prefetch_completions();
     std::uint32_t taken = 0;
+    std::uint64_t bytes = 0;
     WriteRing::Record record;
     while (taken < turn.options.complete_burst && !ring_.full()) {
         const WriteRing::Look look = ring_.look(record);
@@ -38,9 +39,11 @@ void RingPool::begin(Turn& turn, WorkerQp& qp, Flow& flow, bool in_order) noexce
         completion.flags = record.header.with_imm ? kWithImm : 0;
         hand_out(turn, record.place, completion);  // the application gets the record before the counts are updated
         ring_.hand_out(record);
+        bytes += record.header.length;
         ++taken;
     }
     if (taken != 0) {
+        qp_->count_received(bytes, taken);
         counters().delivered.add(taken);
         counters().torn.raise_to(ring_.torn());
         turn.counters.completions.add(taken);

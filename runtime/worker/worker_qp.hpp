@@ -116,7 +116,7 @@ public:
     struct Figures {
         std::uint32_t sends = 0;          ///< requests that were given to the provider
         std::uint64_t send_bytes = 0;     ///< bytes that they send, write or read; a hostile session may say more
-        std::uint32_t receives = 0;       ///< receives that succeeded
+        std::uint32_t receives = 0;       ///< messages that arrived, by receives or in a write ring
         std::uint64_t receive_bytes = 0;  ///< bytes that they brought
         std::array<std::uint32_t, kErrorStatuses> errors{};
     };
@@ -184,9 +184,9 @@ public:
     /// Status of a request that arrives when the queue pair is already in error.
     [[nodiscard]] Status unposted_status() const noexcept { return unposted_status_; }
 
-    /// Counts a receive that has succeeded.
-    [[gnu::always_inline]] void count_received(std::uint32_t bytes) noexcept {
-        receives_.add();
+    /// Counts messages that have arrived, and their bytes.
+    [[gnu::always_inline]] void count_received(std::uint64_t bytes, std::uint32_t messages = 1) noexcept {
+        receives_.add(messages);
         received_bytes_.add(bytes);
     }
     /// Counts a work completion that has failed.

@@ -12,15 +12,6 @@ namespace {
 
 const SessionOptions kWithTimes{.pool_buffers = 64, .wide_completions = true, .device_time = true};
 
-/// Overrides the idle policy of the suite's run, because a worker that sleeps cannot serve write rings.
-Config for_rings() {
-    Config config = test_config();
-    for (WorkerConfig& worker : config.workers) {
-        worker.idle = IdlePolicy::yield;
-    }
-    return config;
-}
-
 class DeviceTime : public Conformance, public ::testing::WithParamInterface<bool> {
 protected:
     explicit DeviceTime(const Config& config = test_config())
@@ -325,7 +316,7 @@ INSTANTIATE_TEST_SUITE_P(Cqs, DeviceTime, ::testing::Bool(), [](const auto& sepa
 
 class DeviceTimeOfRings : public DeviceTime {
 protected:
-    DeviceTimeOfRings() : DeviceTime(for_rings()) {}
+    DeviceTimeOfRings() : DeviceTime(config_for_rings()) {}
 };
 
 // The worker finds messages in a write ring by looking at memory, so they have no time. At the sender the device

@@ -12,15 +12,14 @@ using statistics::ReadRow;
 using statistics::ReadTable;
 using statistics::Snapshot;
 
-Config with_segment() {
-    Config config = test_config();
+Config with_segment(Config config = test_config()) {
     config.statistics.segment = StatisticsConfig::Segment::on;
     return config;
 }
 
 class Figures : public Conformance {
 protected:
-    Figures() : Conformance(with_segment()) {}
+    explicit Figures(const Config& config = with_segment()) : Conformance(config) {}
 
     /// What the statistics say of all that happened before this call.
     [[nodiscard]] Snapshot now() {
@@ -136,6 +135,35 @@ TEST_F(Figures, ReceivesOfASharedReceiveQueueAreCountedAtTheirQueuePair) {
     const Snapshot seen = now();
     EXPECT_EQ(of_qp(seen, b, "receives"), 4u);
     EXPECT_EQ(of_qp(seen, b, "receive_bytes"), 200u);
+}
+
+class FiguresOfWriteRings : public Figures {
+protected:
+    FiguresOfWriteRings()
+        : Figures(with_segment(config_for_rings())), reader(runtime.open_session({.pool_buffers = 32})) {}
+
+    Session reader;
+};
+
+TEST_F(FiguresOfWriteRings, MessagesOfAWriteRingAreCountedAtTheQueuePairThatTheyReach) {
+    ReceivePool ring = runtime.create_write_ring({.session = &reader, .bytes = 8192, .messages = 32});
+    QueuePairOptions takes = shape(FlowControl::ring);
+    takes.shares[0].session = &reader;
+    takes.pool = &ring;
+    a = runtime.create_queue_pair(shape(FlowControl::ring));
+    b = runtime.create_queue_pair(takes);
+    const QpInfo info_a = a.info();
+    a.connect(b.info());
+    b.connect(info_a);
+    for (std::uint64_t tag = 1; tag <= 5; ++tag) {
+        submit(send(tag, 70));
+    }
+    (void)await(5);
+    (void)await(reader, 5);
+    const Snapshot seen = now();
+    EXPECT_EQ(of_qp(seen, b, "receives"), 5u);
+    EXPECT_EQ(of_qp(seen, b, "receive_bytes"), 5 * 70u);
+    EXPECT_EQ(of_qp(seen, a, "receives"), 0u);
 }
 
 TEST_F(Figures, RefusalsAreCountedByCause) {

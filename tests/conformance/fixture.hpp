@@ -138,6 +138,15 @@ inline Config test_config(std::uint32_t workers = 1) {
     return config;
 }
 
+/// Overrides the idle policy of the suite's run, because a worker that sleeps cannot serve write rings.
+inline Config config_for_rings() {
+    Config config = test_config();
+    for (WorkerConfig& worker : config.workers) {
+        worker.idle = IdlePolicy::yield;
+    }
+    return config;
+}
+
 inline std::vector<std::byte> bytes(const std::string& text) {
     const auto* data = reinterpret_cast<const std::byte*>(text.data());
     return {data, data + text.size()};

@@ -7,21 +7,12 @@
 namespace pollcore::testing {
 namespace {
 
-/// Overrides the idle policy of the suite's run, because a worker that sleeps cannot serve write rings.
-Config awake() {
-    Config config = test_config();
-    for (WorkerConfig& worker : config.workers) {
-        worker.idle = IdlePolicy::yield;
-    }
-    return config;
-}
-
 class WriteRings : public MessageStream {
 protected:
     static constexpr std::uint32_t kRing = 8192;
     static constexpr std::uint32_t kLongest = kRing / 4 - 24;
 
-    WriteRings() : MessageStream(awake()), ring(make_ring()) {}
+    WriteRings() : MessageStream(config_for_rings()), ring(make_ring()) {}
 
     [[nodiscard]] ReceivePool make_ring(std::uint32_t bytes = kRing) {
         return runtime.create_write_ring({.session = &reader, .bytes = bytes, .messages = 32});

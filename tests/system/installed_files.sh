@@ -44,6 +44,12 @@ done < <(find "$documents" -name README.md)
 [[ $links -ge 5 ]] || fail "only $links links were found"
 passed "$links links"
 
+step='host-tune is there, and prints the commands for findings'
+echo '{"findings": [{"id": "a", "severity": "warning", "mend": {"commands": [{"when": "now", "command": "mend-it"}]}}]}' >"$work/findings.json"
+"$root$prefix/$(option datadir)/pollcore/host-tune" --findings "$work/findings.json" >"$work/commands.out" 2>&1
+grep -qx mend-it "$work/commands.out" || fail 'the command is missing'
+passed
+
 step='the linker and pkg-config look where the libraries are'
 [[ :$(pkg-config --variable pc_path pkg-config): == *:"${libdir#"$root"}/pkgconfig":* ]] || fail "pkg-config does not look into ${libdir#"$root"}"
 /sbin/ldconfig -v -N >"$work/ldconfig" 2>&1 || true # also fails when a configured directory does not exist

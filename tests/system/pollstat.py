@@ -28,6 +28,7 @@ from beside_daemon import PATIENCE, fail, passed, program, start_daemon, until
 
 POLLPERF, POLLSTAT = program("pollperf"), program("pollstat")
 
+DEAD_KEPT = 4  # kDeadKept of segment_writer.hpp
 CONFIG = """
 [runtime]
 share_cores = true
@@ -290,14 +291,22 @@ def main():
             fail(f"the last lines of its log are {said}")
         stat(str(pid), "--watch", "worker0.busy", "--count", "1", code=1)
         again, _ = start_daemon(config)
+        if not segment.exists():
+            fail("the next daemon removes what a dead one has left")
+        if str(again.pid) not in stat("--once") or str(again.pid) not in stat("under-test", "--once"):
+            fail("pollstat does not choose the daemon that lives")
+        for _ in range(DEAD_KEPT):  # then one more has been killed
+            again.kill()
+            again.wait(PATIENCE)
+            again, _ = start_daemon(config)
         if segment.exists():
-            fail("the segment of a dead daemon stays")
+            fail("the segments of dead daemons become more and more")
         again.terminate()
         if again.wait(PATIENCE) != 0:
             fail("the daemon did not stop")
         if list(pathlib.Path("/dev/shm").glob(f"pollcore-{again.pid}-*.statistics")):
             fail("a stopped daemon leaves its segment")
-        passed("the last values of a killed daemon can be read until another one starts")
+        passed(f"the last values of the last {DEAD_KEPT} killed daemons can be read")
 
 
 if __name__ == "__main__":

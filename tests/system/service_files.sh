@@ -172,6 +172,17 @@ groups=$(of_unit SupplementaryGroups)
 grep -qE "^${groups% }:" "$work/root/etc/group" || fail "there is no group '$groups'"
 passed "$(tail -n 1 "$work/security.out" | sed 's/.*: \([0-9.]*\).*/\1/')"
 
+step='systemd-sysusers makes the group of the exporter without the daemon'"'"'s file, and the daemon'"'"'s user then takes it'
+group=$(of_unit SupplementaryGroups)
+group=${group% }
+mkdir -p "$work/alone/etc"
+systemd-sysusers --root="$work/alone" "$(installed lib/sysusers.d/pollstat-exporter.conf)" >"$work/sysusers.out" 2>&1
+gid=$(sed -n "s/^$group:[^:]*:\([0-9]*\):.*/\1/p" "$work/alone/etc/group")
+[[ -n $gid ]] || fail "there is no group '$group'"
+systemd-sysusers --root="$work/alone" "$users" >"$work/sysusers.out" 2>&1
+grep -qE "^$user:[^:]*:[0-9]+:$gid:" "$work/alone/etc/passwd" || fail "the user $user is not in it"
+passed "$group, $gid"
+
 step='the exporter serves without any privilege, and makes no system call that its unit filters'
 rm -f "$work/run/calls"
 setpriv --reuid="$nobody" --regid="$nobody" --clear-groups --no-new-privs --bounding-set=-all strace -f -qq -e signal=none \

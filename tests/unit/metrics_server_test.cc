@@ -197,6 +197,28 @@ TEST_F(MetricsServerTest, ManyIdleConnectionsDoNotShutOutAClientThatAsks) {
     EXPECT_EQ(hear(idle.front()), "");
 }
 
+TEST_F(MetricsServerTest, ManyClientsThatDoNotReadDoNotShutOutAClientThatHasJustConnected) {
+    start({.connections = 8, .connection_life = std::chrono::milliseconds(10 * kPatience)},
+          std::string(16u << 20, 'x'));  // more than fits into the buffers of the sockets
+    std::vector<UniqueFd> deaf;
+    const auto add_one = [&] {
+        deaf.push_back(connect());
+        say(deaf.back(), kAsk);
+        const int wanted = static_cast<int>(deaf.size());
+        while (asked_ < wanted) {
+            std::this_thread::sleep_for(1ms);
+        }
+    };
+    for (int i = 0; i < 8; ++i) {
+        add_one();
+    }
+    const UniqueFd late = connect();
+    add_one();
+    add_one();
+    say(late, kAsk);
+    EXPECT_GT(hear(late).size(), std::size_t{16} << 20);
+}
+
 TEST_F(MetricsServerTest, ConnectionsThatAreResetAreForgotten) {
     start({.connections = 4, .connection_life = std::chrono::milliseconds(10 * kPatience)});
     for (int i = 0; i < 50; ++i) {
