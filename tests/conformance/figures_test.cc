@@ -140,7 +140,7 @@ TEST_F(Figures, ReceivesOfASharedReceiveQueueAreCountedAtTheirQueuePair) {
 class FiguresOfWriteRings : public Figures {
 protected:
     FiguresOfWriteRings()
-        : Figures(with_segment(config_for_rings())), reader(runtime.open_session({.pool_buffers = 32})) {}
+        : Figures(with_segment(config_for_rings())), reader(runtime.open_session({.pool_buffers = 64})) {}
 
     Session reader;
 };
