@@ -227,8 +227,8 @@ passed
 step='a purge leaves what is there where the packages never were'
 touch "$work/$root/run/pollcore/pollcore-core-0.lock" # a daemon that was killed leaves this file
 apt_in "$root" purge pollcored # dpkg has already forgotten the other packages
-in_root "$root" userdel --remove trader 2>/dev/null
-in_root "$root" userdel --remove stranger 2>/dev/null
+in_root "$root" userdel --remove trader >"$work/userdel.out" 2>&1
+in_root "$root" userdel --remove stranger >>"$work/userdel.out" 2>&1
 ! in_root "$root" dpkg-query --list '*pollcore*' 2>/dev/null | grep pollcore || fail 'dpkg still knows something'
 make_root control
 apt_in control install "${dependencies[@]}"
