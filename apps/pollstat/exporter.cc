@@ -112,14 +112,20 @@ void Exporter::add_segment(Exposition& out, const Segment& segment) {
     --share.segments;
     share.bytes -= segment.bytes;
     try {
-        const statistics::Snapshot snapshot = statistics::read_statistics(segment.file);
+        statistics::Snapshot snapshot = statistics::read_statistics(segment.file);
         if (!wanted_.empty() && !is_called(snapshot, segment.file, wanted_)) {
             return;
         }
         ++matched_;
-        metrics_.add(out, segment_name(segment.file), segment.owner, snapshot, monotonic_now(), share.samples);
-        share.samples -= std::min(share.samples, out.samples_of_source());
-        left_out_ += out.left_out_of_source();
+        Name name{segment.owner, name_of(snapshot)};
+        if (snapshot.alive) {
+            add_snapshot(out, segment, snapshot);
+            seen_[name] = std::max(seen_[name], snapshot.header.began);
+            alive_.insert(std::move(name));
+        } else if (const auto its = dead_.find(name);
+                   its == dead_.end() || its->second.snapshot.header.began < snapshot.header.began) {
+            dead_.insert_or_assign(std::move(name), Dead{segment, std::move(snapshot)});
+        }
     } catch (const Error& error) {
         if (error.code() != std::errc::no_such_file_or_directory) {
             ++unreadable_[reason_of(error)];
@@ -127,6 +133,26 @@ void Exporter::add_segment(Exposition& out, const Segment& segment) {
     } catch (const std::exception&) {  // no memory
         ++unreadable_["other"];
     }
+}
+
+void Exporter::add_snapshot(Exposition& out, const Segment& segment, const statistics::Snapshot& snapshot) {
+    Share& share = shares_.at(segment.owner);
+    metrics_.add(out, segment_name(segment.file), segment.owner, snapshot, monotonic_now(), share.samples);
+    share.samples -= std::min(share.samples, out.samples_of_source());
+    left_out_ += out.left_out_of_source();
+}
+
+void Exporter::add_dead(Exposition& out) {
+    for (const auto& [name, dead] : dead_) {
+        const auto seen = seen_.find(name);
+        if (!alive_.contains(name) && (seen == seen_.end() || seen->second <= dead.snapshot.header.began)) {
+            add_snapshot(out, dead.segment, dead.snapshot);
+        }
+    }
+    std::erase_if(seen_,
+                  [this](const auto& each) { return !alive_.contains(each.first) && !dead_.contains(each.first); });
+    dead_.clear();
+    alive_.clear();
 }
 
 std::string Exporter::build() {
@@ -140,6 +166,7 @@ std::string Exporter::build() {
          segments_of(is_file ? std::vector<std::filesystem::path>{wanted_} : statistics::find_statistics())) {
         add_segment(out, segment);
     }
+    add_dead(out);
     metrics_.forget_others();
     if (!wanted_.empty() && matched_ == 0) {
         out.begin_source({{"runtime", wanted_}, {"segment", ""}}, 1);

@@ -9,11 +9,14 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "exposition.hpp"
 #include "metrics.hpp"
+#include "pollcore/statistics.hpp"
 #include "stat_options.hpp"
 
 namespace pollcore::stat {
@@ -45,13 +48,27 @@ private:
 
     [[nodiscard]] std::string build();
     void add_segment(Exposition& out, const Segment& segment);
+    void add_snapshot(Exposition& out, const Segment& segment, const statistics::Snapshot& snapshot);
+    /// A dead runtime is told of only if this exporter has seen no later one with its name. Of several, the last one
+    /// is.
+    void add_dead(Exposition& out);
 
     const std::string wanted_;
     Metrics metrics_;
     std::shared_ptr<const std::string> text_;
     Clock::time_point valid_until_;
 
+    using Name = std::pair<std::uint32_t, std::string>;  // the owner and the name of a runtime
+    /// When the last runtime with each name began that was seen alive; only names that still have a segment.
+    std::map<Name, std::uint64_t> seen_;
+
     // Of one scrape.
+    struct Dead {
+        Segment segment;
+        statistics::Snapshot snapshot;
+    };
+    std::set<Name> alive_;
+    std::map<Name, Dead> dead_;
     std::map<std::uint32_t, Share> shares_;            // by the owner of segments
     std::map<std::string, std::uint64_t> unreadable_;  // by reason
     std::size_t left_out_ = 0;

@@ -196,8 +196,13 @@ def ends(programs, daemon, port):
     until("a runtime that died is down", lambda: value(metrics(port), "pollcore_up", runtime=RUNTIME) == 0)
     if any(name != "pollcore_up" for name, _ in ours(metrics(port))):
         fail("a dead runtime has series")
-    daemon = programs.daemon()  # removes the segment of the dead one
+    daemon = programs.daemon()  # takes the place of the dead one, whose segment stays
     until("a runtime that starts again is up", lambda: value(metrics(port), "pollcore_up", runtime=RUNTIME) == 1)
+    daemon.kill()
+    daemon.wait(PATIENCE)
+    until("of two dead ones, one is told of", lambda: value(metrics(port), "pollcore_up", runtime=RUNTIME) == 0)
+    daemon = programs.daemon()
+    until("it is up again", lambda: value(metrics(port), "pollcore_up", runtime=RUNTIME) == 1)
     daemon.terminate()
     if daemon.wait(PATIENCE) != 0:
         fail("the daemon did not stop")
