@@ -124,6 +124,7 @@ void Exporter::add_segment(Exposition& out, const Segment& segment) {
             alive_.insert(std::move(name));
         } else if (const auto its = dead_.find(name);
                    its == dead_.end() || its->second.snapshot.header.began < snapshot.header.began) {
+            snapshot.tables.clear();  // a user may have many dead runtimes
             dead_.insert_or_assign(std::move(name), Dead{segment, std::move(snapshot)});
         }
     } catch (const Error& error) {
@@ -151,11 +152,11 @@ void Exporter::add_dead(Exposition& out) {
     }
     std::erase_if(seen_,
                   [this](const auto& each) { return !alive_.contains(each.first) && !dead_.contains(each.first); });
-    dead_.clear();
-    alive_.clear();
 }
 
 std::string Exporter::build() {
+    alive_.clear();
+    dead_.clear();
     shares_.clear();
     unreadable_ = {{"damaged", 0}, {"limit", 0}, {"other", 0}, {"permission", 0}, {"version", 0}};
     left_out_ = 0;

@@ -65,7 +65,7 @@ private:
     // Of one scrape.
     struct Dead {
         Segment segment;
-        statistics::Snapshot snapshot;
+        statistics::Snapshot snapshot;  // without tables
     };
     std::set<Name> alive_;
     std::map<Name, Dead> dead_;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <system_error>
 
@@ -32,6 +33,23 @@ std::string own_prefix() {
 bool is_own_file(const std::filesystem::path& file) noexcept {
     struct stat status {};
     return ::lstat(file.c_str(), &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid();
+}
+
+/// About when a dead process has died, in ns since 1970: when its segment was written last, or when its runtime began.
+/// Returns 0 if the segment is damaged. The file's own time does not tell, because tmpfs does not note what is written
+/// into a mapping.
+std::uint64_t time_of_death(const std::filesystem::path& file) {
+    const auto now = [](auto clock) {
+        return static_cast<std::uint64_t>(
+            std::chrono::duration_cast<std::chrono::nanoseconds>(clock.time_since_epoch()).count());
+    };
+    try {
+        const Header header = read_statistics(file).header;
+        const std::uint64_t since = now(std::chrono::steady_clock::now()) - header.updated;
+        return std::max(header.began, now(std::chrono::system_clock::now()) - since);
+    } catch (const Error&) {
+        return 0;
+    }
 }
 
 /// Whether the process that made this segment has ended. False if the name is not that of a segment.
@@ -82,11 +100,10 @@ std::vector<std::filesystem::path> own_segment_files() {
 
 void remove_dead_segments() noexcept {
     try {
-        std::vector<std::pair<std::filesystem::file_time_type, std::filesystem::path>> dead;
-        for (std::filesystem::path& file : find_statistics()) {
+        std::vector<std::pair<std::uint64_t, std::filesystem::path>> dead;
+        for (const std::filesystem::path& file : find_statistics()) {
             if (is_dead(file) && is_own_file(file)) {
-                std::error_code error;  // another runtime may remove the file at the same time
-                dead.emplace_back(std::filesystem::last_write_time(file, error), std::move(file));
+                dead.emplace_back(time_of_death(file), file);
             }
         }
         std::sort(dead.begin(), dead.end());

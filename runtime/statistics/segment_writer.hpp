@@ -51,8 +51,8 @@ struct SegmentOptions {
 [[nodiscard]] std::vector<std::filesystem::path> own_segment_files();
 /// How many segments of dead processes a user has at most after remove_dead_segments().
 constexpr std::size_t kDeadKept = 4;
-/// Removes segments of this user's processes that have died, except for the newest kDeadKept, which tell why. Call this
-/// when a segment is made.
+/// Removes segments of this user's processes that have died, except for those of the kDeadKept that died last, which
+/// tell why. Call this when a segment is made.
 void remove_dead_segments() noexcept;
 
 class SegmentWriter {

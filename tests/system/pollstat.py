@@ -290,10 +290,14 @@ def main():
         if "info: ready: 1 service" not in said or "attached: pid" not in said or not said.splitlines()[0].startswith("20"):
             fail(f"the last lines of its log are {said}")
         stat(str(pid), "--watch", "worker0.busy", "--count", "1", code=1)
+        elder_config = directory / "elder.toml"
+        elder_config.write_text(config.read_text().replace("under-test", "elder").replace("attach.sock", "elder.sock"))
+        elder, _ = start_daemon(elder_config)
+        elders = next(pathlib.Path("/dev/shm").glob(f"pollcore-{elder.pid}-*.statistics"))
         again, _ = start_daemon(config)
         if not segment.exists():
             fail("the next daemon removes what a dead one has left")
-        if str(again.pid) not in stat("--once") or str(again.pid) not in stat("under-test", "--once"):
+        if str(again.pid) not in stat("under-test", "--once"):
             fail("pollstat does not choose the daemon that lives")
         for _ in range(DEAD_KEPT):  # then one more has been killed
             again.kill()
@@ -301,6 +305,14 @@ def main():
             again, _ = start_daemon(config)
         if segment.exists():
             fail("the segments of dead daemons become more and more")
+        elder.kill()
+        elder.wait(PATIENCE)
+        again.terminate()
+        if again.wait(PATIENCE) != 0:
+            fail("the daemon did not stop")
+        again, _ = start_daemon(config)
+        if not elders.exists():
+            fail("the segment of a daemon that died last is removed, because it started first")
         again.terminate()
         if again.wait(PATIENCE) != 0:
             fail("the daemon did not stop")

@@ -205,9 +205,11 @@ TEST_F(MetricsServerTest, ManyClientsThatDoNotReadDoNotShutOutAClientThatHasJust
         deaf.push_back(connect());
         say(deaf.back(), kAsk);
         const int wanted = static_cast<int>(deaf.size());
-        while (asked_ < wanted) {
+        const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(kPatience);
+        while (asked_ < wanted && std::chrono::steady_clock::now() < until) {
             std::this_thread::sleep_for(1ms);
         }
+        ASSERT_EQ(asked_.load(), wanted);
     };
     for (int i = 0; i < 8; ++i) {
         add_one();
