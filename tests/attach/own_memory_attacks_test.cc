@@ -1,8 +1,10 @@
 // What a process does at the kernel's device by the command descriptor of its own context harms nobody else.
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -30,7 +32,15 @@ std::ostream& operator<<(std::ostream& out, const Attack& attack) {
     return out << attack.name;
 }
 
-class OwnMemoryAttacks : public OwnMemoryTest, public ::testing::WithParamInterface<Attack> {};
+class OwnMemoryAttacks : public OwnMemoryTest, public ::testing::WithParamInterface<Attack> {
+protected:
+    static void SetUpTestSuite() { counts_.emplace(::gettid()); }
+    static void TearDownTestSuite() { counts_.reset(); }
+
+private:
+    /// Keeps the kernel counting from the first test to the last.
+    inline static std::optional<ThreadCalls> counts_;
+};
 
 // The worker spins. It makes no system calls but to post to Soft-RoCE, and it never waits.
 TEST_P(OwnMemoryAttacks, HarmNobodyElse) {
