@@ -38,9 +38,9 @@ inline char state_of(pid_t thread) {
 }
 
 /// Counts from its construction on. Needs tracefs, and the right to trace (perf_event_open(2)).
-/// The first object that there is makes the kernel replace instructions of its own, and the end of the last one, too. QEMU's
-/// emulation of two CPUs sometimes keeps to the old instruction for ever, if a CPU runs it at that time. So hold one
-/// object while threads spin and others come and go.
+/// The first object that there is makes the kernel replace instructions of its own, and the end of the last one, too.
+/// QEMU's emulation of two CPUs sometimes keeps to the old instruction for ever, if a CPU runs it at that time. So hold
+/// one object while threads spin and others come and go.
 class ThreadCalls {
 public:
     explicit ThreadCalls(pid_t thread) : thread_(thread) {
