@@ -1,8 +1,10 @@
 // Processes in trouble, for tests/system/symptoms.py. Each prints a line when it is where it should be, and then waits
 // for the end of its standard input.
 //
-//   troubled daemon PATH NAME  a runtime with a software device, to which processes attach at PATH; NAME is that of its
-//                              statistics. A line "lose" removes the device
+//   troubled daemon PATH NAME  a runtime with a software device, to which processes attach at PATH, and pollctl
+//   connects at
+//                              PATH.control; NAME is that of its statistics. A line "lose" removes the device. After a
+//                              line "hang", its provider does not return from the next post of a request
 //   troubled holder PATH       has two connected queue pairs, and does nothing
 //   troubled slow PATH         submits, and never polls
 //   troubled greedy PATH       opens sessions until the daemon refuses one
@@ -12,6 +14,7 @@
 #include <exception>
 #include <iostream>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -21,6 +24,8 @@
 #include "pollcore/attach.hpp"
 #include "pollcore/attach_server.hpp"
 #include "pollcore/runtime.hpp"
+#include "pollcored/control_commands.hpp"
+#include "pollcored/control_socket.hpp"
 
 namespace {
 
@@ -40,15 +45,31 @@ void wait_for_end() {
 int be_daemon(const std::string& path, const std::string& name) {
     Config config = test::one_soft_device(64);
     config.devices.front().name = "nic0";
+    config.workers.front().name = "worker0";
     config.statistics.segment = StatisticsConfig::Segment::on;
     config.statistics.name = name;
     config.attach.path = path;
     Runtime runtime(config);
     AttachServer server(runtime, config.attach);
+    config.control.path = path + ".control";
+    daemon::ControlCommands commands(runtime.state(), &server,
+                                     {.health = [&] { return runtime.health(); },
+                                      .order = [](daemon::Order&&) {},
+                                      .services = [] { return std::vector<daemon::ServiceFigures>(); },
+                                      .state = [] { return std::string_view("serving"); }});
+    daemon::ControlSocket control(config.control,
+                                  {.carry_out = [&](const auto&... its) { return commands.carry_out(its...); },
+                                   .why_late = [&](const auto&... its) { return commands.why_late(its...); },
+                                   .begin_thread = [] {}});
+    control.start();
     say("ready");
+    auto& device = dynamic_cast<SoftDevice&>(runtime.device());
     for (std::string line; std::getline(std::cin, line);) {
         if (line == "lose") {
-            dynamic_cast<SoftDevice&>(runtime.device()).remove();
+            device.remove();
+        } else if (line == "hang") {
+            device.inject({.kind = SoftFault::Kind::hang, .delay_ns = std::uint64_t{3600} * 1'000'000'000});
+            say("hangs at the next post");
         }
     }
     return 0;

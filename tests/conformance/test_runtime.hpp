@@ -106,6 +106,7 @@ public:
     // ---- Only for a runtime in this process: tests that call these functions have "InThisProcess" in their names ----
 
     [[nodiscard]] Device& device(const std::string& name = "") { return in_this_process().device(name); }
+    [[nodiscard]] Health health() { return in_this_process().health(); }
     [[nodiscard]] int worker_thread_id(std::size_t worker) { return in_this_process().worker_thread_id(worker); }
 
 private:

@@ -345,6 +345,30 @@ TEST_P(Faults, AnApplicationThatSleepsIsToldOfTheEndOfItsSessionAllTheSame) {
 
 // ---- Everything at once ----
 
+// The request is accepted, and completes once, when the provider returns at last.
+TEST_P(Faults, AProviderThatHangsIsSeenAndLosesNothing) {
+    connect_pair();
+    device.inject({.kind = Kind::hang, .qp_num = a.qp_num(), .delay_ns = std::uint64_t{3600} * 1'000'000'000});
+    submit(on(a, rdma(Opcode::rdma_write, 1, 8)));
+    submit(on(a, rdma(Opcode::rdma_write, 2, 8)));
+    eventually("the worker is busy with the post", [&] {
+        const Health health = runtime.health();
+        return device.faults_met(Kind::hang) == 1 &&
+               std::any_of(health.threads.begin(), health.threads.end(), [](const ThreadHealth& thread) {
+                   return thread.kind == ThreadHealth::Kind::worker && thread.busy >= std::chrono::milliseconds(100);
+               });
+    });
+    Completion early;
+    EXPECT_EQ(session.poll({&early, 1}), 0u);
+    device.clear_faults();
+    const auto completions = await(2);
+    for (std::size_t n = 0; n < completions.size(); ++n) {
+        EXPECT_EQ(completions[n].tag, n + 1);
+        EXPECT_EQ(completions[n].status, Status::success);
+    }
+    EXPECT_EQ(session.figures().in_flight(), 0u);
+}
+
 TEST_P(Faults, OfTheNetworkAreMadeGoodByTheTransport) {
     device.inject({.kind = Kind::lose_packet, .count = 1'000'000, .probability = 0.05});
     device.inject({.kind = Kind::delay_packet, .count = 1'000'000, .probability = 0.01, .delay_ns = 200'000});

@@ -5,7 +5,7 @@ say. Runs as root.
 usage: tests/system/symptoms.py        (POLLCORE_BUILD: the build directory)
 """
 import contextlib
-import ctypes
+import dataclasses
 import os
 import pathlib
 import re
@@ -60,6 +60,17 @@ class Daemon:
     def end(self):
         self.process.kill()
         self.process.wait(PATIENCE)
+
+
+@dataclasses.dataclass
+class Embedded:
+    """A runtime of `troubled daemon`, to which processes attach at `path`."""
+    process: subprocess.Popen
+    path: pathlib.Path
+
+    @property
+    def control(self):
+        return f"{self.path}.control"
 
 
 @contextlib.contextmanager
@@ -133,18 +144,15 @@ def is_unready(symptom, daemon, _):
         says(symptom, daemon)
 
 
-def hangs(symptom, daemon, _):
-    """A debugger stops the worker's thread, as a provider would that does not return."""
-    tasks = pathlib.Path(f"/proc/{daemon.process.pid}/task")
-    thread = next(int(task.name) for task in tasks.iterdir() if (task / "comm").read_text().strip() == "pollcore-worker0"[:15])
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-    for request in (0x4206, 0x4207):  # PTRACE_SEIZE, PTRACE_INTERRUPT
-        if libc.ptrace(request, thread, None, None) != 0:
-            fail(f"ptrace: {os.strerror(ctypes.get_errno())}")
-    os.waitpid(thread, 0x40000000)  # __WALL
-    says(symptom, daemon)
-    libc.ptrace(17, thread, None, None)  # PTRACE_DETACH
+def hangs(symptom, _, directory):
+    """The provider does not return from a post: the fault plan of the software device says so."""
+    path = directory / "attach.sock"
+    with troubled("daemon", path, "hangs") as (process, _line):
+        process.stdin.write("hang\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        with troubled("unready", path):
+            says(symptom, Embedded(process, path))
 
 
 def loses_its_cpu(symptom, _, directory):
@@ -164,8 +172,7 @@ def loses_its_device(symptom, _, directory):
     with troubled("daemon", path, "loses") as (process, _line), troubled("holder", path):
         process.stdin.write("lose\n")
         process.stdin.flush()
-        daemon = type("Embedded", (), {"process": process})
-        says(symptom, daemon)
+        says(symptom, Embedded(process, path))
 
 
 HAPPENS = {

@@ -1,6 +1,8 @@
 #include "device/soft/faults.hpp"
 
 #include <cerrno>
+#include <chrono>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -11,12 +13,13 @@ namespace pollcore::soft {
 void FaultPlan::add(const SoftFault& fault) {
     const bool has_status = fault.kind == Kind::send || fault.kind == Kind::receive;
     if (fault.nth == 0 || fault.count == 0 || !(fault.probability > 0 && fault.probability <= 1) ||
-        (has_status && fault.status == IBV_WC_SUCCESS) || (fault.kind == Kind::delay_packet && fault.delay_ns == 0)) {
+        (has_status && fault.status == IBV_WC_SUCCESS) ||
+        ((fault.kind == Kind::delay_packet || fault.kind == Kind::hang) && fault.delay_ns == 0)) {
         throw Error(
             EINVAL,
             fmt::format("a planned fault has nth = {}, count = {}, probability = {}, status {} and a delay of {} "
                         "ns; accepted is nth and count from 1, a probability above 0 and up to 1, a status that "
-                        "is an error, and a delay for packets that are to be late",
+                        "is an error, and a delay for packets that are to be late and calls that are to hang",
                         fault.nth, fault.count, fault.probability, static_cast<int>(fault.status), fault.delay_ns));
     }
     const std::lock_guard guard(mutex_);
@@ -31,6 +34,15 @@ void FaultPlan::clear() {
     const std::lock_guard guard(mutex_);
     planned_.clear();
     armed_.store(0, std::memory_order_relaxed);
+    cleared_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void FaultPlan::wait_out(std::uint64_t ns) const noexcept {
+    const std::uint32_t cleared = cleared_.load(std::memory_order_relaxed);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(ns);
+    while (cleared_.load(std::memory_order_relaxed) == cleared && std::chrono::steady_clock::now() < until) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
 }
 
 std::optional<SoftFault> FaultPlan::meet(Kind kind, std::uint32_t qp_num, std::optional<ibv_qp_state> state) noexcept {

@@ -32,6 +32,7 @@ struct SoftFault {
         delay_packet,  ///< a packet, and each packet behind it on its link, arrives `delay_ns` late
         post_send,     ///< the post of a request is refused with `error`, even in the middle of a chain
         post_recv,
+        hang,       ///< the post of a send is accepted, but does not return before `delay_ns` are over, or clear()
         poll_cq,    ///< ibv_poll_cq, ibv_start_poll or ibv_next_poll fails on a CQ that is not empty
         create_pd,  ///< this kind and all kinds below it: the call fails with `error`
         create_channel,
@@ -69,6 +70,8 @@ public:
     /// Throws pollcore::Error when the fault makes no sense.
     void add(const SoftFault& fault);
     void clear();
+    /// Returns when `ns` of real time are over, or the faults are cleared. Call this without an engine's lock.
+    void wait_out(std::uint64_t ns) const noexcept;
 
     /// Whether a fault of one of these kinds was planned since the last clear(). Relaxed is enough: a thread that plans
     /// a fault and then posts work hands the work over by a stronger memory order.
@@ -96,6 +99,7 @@ private:
     static constexpr std::size_t kKinds = static_cast<std::size_t>(Kind::destroy_cq) + 1;
 
     std::atomic<std::uint32_t> armed_{0};
+    std::atomic<std::uint32_t> cleared_{0};  ///< how often the faults were cleared
     std::array<std::atomic<std::uint64_t>, kKinds> met_{};
     std::mutex mutex_;
     std::vector<Planned> planned_;

@@ -58,15 +58,28 @@ void copy_sges(const ibv_sge* from, std::uint32_t count, ibv_sge* to) noexcept {
     return 0;
 }
 
+/// Hangs, if the fault plan says so, as a provider that does not return. Others may use the device meanwhile. The
+/// request is in its queue already, so that another post takes the place behind it.
+[[gnu::cold, gnu::noinline]] void hang_if_planned(SoftQp& qp) noexcept {
+    if (const auto fault = qp.engine->faults().meet(SoftFault::Kind::hang, qp.qp_num)) {
+        qp.engine->lock().unlock();
+        qp.engine->faults().wait_out(fault->delay_ns);
+        qp.engine->lock().lock();
+    }
+}
+
 /// Puts a filled-in WQE into the send queue, unless the fault plan refuses the request.
 [[nodiscard]] int commit(SoftQp& qp, SendWqe& wqe) noexcept {
     wqe.read_in_flight = false;
     wqe.fault = 0;
     FaultPlan& faults = qp.engine->faults();
-    if (faults.armed(SoftFault::Kind::send, SoftFault::Kind::post_send)) [[unlikely]] {
+    if (faults.armed(SoftFault::Kind::send, SoftFault::Kind::post_send, SoftFault::Kind::hang)) [[unlikely]] {
         const int error = meet_faults(faults, qp.qp_num, SoftFault::Kind::post_send, SoftFault::Kind::send, wqe.fault);
         if (error != 0)
             return error;
+        ++qp.sq.posted;
+        hang_if_planned(qp);
+        return 0;
     }
     ++qp.sq.posted;
     return 0;
