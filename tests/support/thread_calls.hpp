@@ -38,9 +38,10 @@ inline char state_of(pid_t thread) {
 }
 
 /// Counts from its construction on. Needs tracefs, and the right to trace (perf_event_open(2)).
-/// The first object that there is makes the kernel replace instructions of its own, and the end of the last one, too.
-/// QEMU's emulation of two CPUs sometimes keeps to the old instruction for ever, if a CPU runs it at that time. So hold
-/// one object while threads spin and others come and go.
+///
+/// The kernel replaces instructions of its own when the first object is made and when the last one ends. In an emulated
+/// machine with two CPUs, a CPU that runs such an instruction at that moment may repeat the old one for ever. A test
+/// that makes several objects while other threads spin therefore holds one object meanwhile.
 class ThreadCalls {
 public:
     explicit ThreadCalls(pid_t thread) : thread_(thread) {

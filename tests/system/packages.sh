@@ -226,7 +226,7 @@ passed
 
 step='a purge leaves what is there where the packages never were'
 touch "$work/$root/run/pollcore/pollcore-core-0.lock" # a daemon that was killed leaves this file
-apt_in "$root" purge pollcored pollcore-tools # dpkg has already forgotten the other packages
+apt_in "$root" purge pollcored pollcore-tools # these have a postrm; dpkg has already forgotten the others
 in_root "$root" userdel --remove trader >"$work/userdel.out" 2>&1
 in_root "$root" userdel --remove stranger >>"$work/userdel.out" 2>&1
 ! in_root "$root" dpkg-query --list '*pollcore*' 2>/dev/null | grep pollcore || fail 'dpkg still knows something'
