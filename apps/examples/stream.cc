@@ -176,7 +176,8 @@ private:
                 // The reader's worker reads long messages by rendezvous, with the remote key.
                 const Refusal refusal = session_.try_submit(
                     WorkRequest::send(qp_.handle(), message).with_tag(number).with_rkey(memory_.rkey()));
-                if (refusal == Refusal::qp_in_error) {
+                // stale_handle: a daemon that ends has closed the queue pair. The reset then says why.
+                if (refusal == Refusal::qp_in_error || refusal == Refusal::stale_handle) {
                     return false;
                 }
                 if (refusal != Refusal::none) {
