@@ -91,4 +91,45 @@ Placement place(const PlacementWish& wish) {
     return {*core, worker.value_or(*core)};
 }
 
+std::vector<std::uint32_t> more_cpus(const MoreCpus& wish) {
+    std::vector<std::uint32_t> cpus{wish.first};
+    if (wish.named.size() > 1) {
+        if (wish.named.size() != wish.wanted) {
+            throw UsageError(
+                fmt::format("{}: it names {} CPUs for {} {}", wish.option, wish.named.size(), wish.wanted, wish.what));
+        }
+        for (std::size_t i = 1; i < wish.named.size(); ++i) {
+            demand_allowed(wish.named[i], wish.allowed, wish.option);
+            if (!wish.may_share && (wish.taken.contains(wish.named[i]) ||
+                                    std::find(cpus.begin(), cpus.end(), wish.named[i]) != cpus.end())) {
+                throw UsageError(
+                    fmt::format("{} {}: the CPU has another thread already, and threads that spin would "
+                                "block each other",
+                                wish.option, wish.named[i]));
+            }
+            cpus.push_back(wish.named[i]);
+        }
+        return cpus;
+    }
+    std::vector<std::uint32_t> free;
+    for (const std::uint32_t cpu : wish.allowed) {
+        if (cpu != wish.first && !wish.taken.contains(cpu)) {
+            free.push_back(cpu);
+        }
+    }
+    if (free.empty() && wish.may_share) {
+        free.push_back(wish.first);
+    }
+    for (std::size_t i = 0; cpus.size() < wish.wanted; ++i) {
+        if (i >= free.size() && !wish.may_share) {
+            throw UsageError(
+                fmt::format("{} {} that spin need a CPU each, and this process has {} left for them; use "
+                            "fewer, or --wait yield",
+                            wish.wanted, wish.what, free.size() + 1));
+        }
+        cpus.push_back(free[i % free.size()]);
+    }
+    return cpus;
+}
+
 }  // namespace pollcore::perf

@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "workload.hpp"
+#include "pollperf/measure/workload.hpp"
 
 namespace pollcore::perf {
 
@@ -32,5 +32,18 @@ struct PlacementWish {
 /// Chooses the CPUs. A client takes the lowest CPUs and a server takes the highest, so that both can run on one
 /// machine. Throws UsageError if the wish cannot be granted.
 [[nodiscard]] Placement place(const PlacementWish& wish);
+
+struct MoreCpus {
+    std::uint32_t first = 0;  ///< already chosen
+    std::uint32_t wanted = 1;
+    std::set<std::uint32_t> allowed;
+    std::set<std::uint32_t> taken;     ///< by others
+    std::vector<std::uint32_t> named;  ///< on the command line; empty, or as many as are wanted
+    bool may_share = false;            ///< threads that give up their CPU while they wait may share one
+    const char* option = "";
+    const char* what = "";
+};
+/// Chooses a CPU for each of several threads, the first of which is chosen. Throws UsageError if there are too few.
+[[nodiscard]] std::vector<std::uint32_t> more_cpus(const MoreCpus& wish);
 
 }  // namespace pollcore::perf

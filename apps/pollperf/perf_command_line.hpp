@@ -21,10 +21,19 @@ struct PerfCommandLine {
     [[nodiscard]] static std::vector<manual::Section> sections();
 
     CLI::App app{"Measures RDMA operations: plain verbs, and through pollcore's workers", "pollperf"};
-    CLI::App* of_lat = nullptr;   ///< subcommand of `app`
-    CLI::App* of_wake = nullptr;  ///< subcommand of `app`
-    LatArguments lat;
+    // Subcommands of `app`.
+    CLI::App* of_lat = nullptr;
+    CLI::App* of_bw = nullptr;
+    CLI::App* of_rate = nullptr;
+    CLI::App* of_serve = nullptr;
+    CLI::App* of_wake = nullptr;
+    CLI::App* of_report = nullptr;
+    TestArguments lat;
+    TestArguments bw;
+    TestArguments rate;
+    TestArguments serve;
     WakeArguments wake;
+    ReportArguments report;
 };
 
 }  // namespace pollcore::perf

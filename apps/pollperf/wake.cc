@@ -17,7 +17,7 @@
 #include "cycle_stamp.hpp"
 #include "device/device.hpp"
 #include "pollcore/runtime.hpp"
-#include "workload.hpp"
+#include "pollperf/measure/workload.hpp"
 
 namespace pollcore::perf {
 namespace {

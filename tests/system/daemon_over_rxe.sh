@@ -86,7 +86,7 @@ expect_code() { # CODE
 
 plain() { timeout 60 "$plain_peer" --bind "$peer_address" "$address" "$echo_port" "$@"; }
 lat() { # OP PORT [OPTION]...
-    timeout 240 "$pollperf" lat "$address" -p "$2" -d "$peer_device" -o "$1" --share-core --verify "${@:3}" >"$work/lat" ||
+    timeout 240 "$pollperf" lat "$address" --service -p "$2" -d "$peer_device" -o "$1" --share-core --verify "${@:3}" >"$work/lat" ||
         { cat "$work/lat"; return 1; }
 }
 

@@ -10,6 +10,7 @@ build=${POLLCORE_BUILD:?the build directory}
 pages=$build/apps/manual/pages
 pollcored=$build/apps/pollcored/pollcored
 pollperf=$build/apps/pollperf/pollperf
+mesh=$build/apps/pollperf/mesh/pollperf-mesh
 pollstat=$build/apps/pollstat/pollstat
 pollctl=$build/apps/pollctl/pollctl
 polldoctor=$build/apps/polldoctor/polldoctor
@@ -35,10 +36,11 @@ rest_is_behind() {
     grep -qw -e --help-all "$work/short.out" || fail "$* --help does not name --help-all"
     while read -r option; do
         grep -qw -e "$option" "$work/help.out" || [[ $option == --help-all ]] || fail "$* --help-all says nothing of $option"
-    done < <(grep -oE -e '--[A-Za-z_-]+' "$work/short.out")
+    done < <(grep -oE -e '--[A-Za-z0-9_-]+' "$work/short.out")
     [[ $(wc -w <"$work/help.out") -gt $(wc -w <"$work/short.out") ]] || fail "$* --help-all says no more than --help"
 }
-commands=("$pollcored" "$pollperf" "$pollperf lat" "$pollperf wake" "$pollstat" "$pollctl" "$pollctl disconnect" "$polldoctor")
+commands=("$pollcored" "$pollperf" "$pollperf lat" "$pollperf bw" "$pollperf rate" "$pollperf serve" "$pollperf report"
+    "$pollperf wake" "$mesh" "$pollstat" "$pollctl" "$pollctl disconnect" "$polldoctor")
 step='--help of each program and script fits a screen'
 sizes=''
 for command in "${commands[@]}"; do
@@ -51,7 +53,7 @@ for script in "$here"/../../scripts/*; do
     [[ -x $script && -f $script ]] || continue
     fits_a_screen "$script"
     case $script in
-        */bench | */rxe-vm | */verify-nic) rest_is_behind "$script" ;;
+        */bench | */perf-sweep | */rxe-vm | */verify-nic) rest_is_behind "$script" ;;
     esac
 done
 passed "lines:$sizes"
@@ -65,7 +67,7 @@ same_as_help() {
     while read -r option; do
         grep -qw -e "$option" <<<"$text" || fail "$page says nothing of $option"
         count=$((count + 1))
-    done < <(grep -oE -e '^ +(-[A-Za-z],)?--[A-Za-z_-]+' "$work/help.out" | grep -oE -e '--[A-Za-z_-]+')
+    done < <(grep -oE -e '^ +(-[A-Za-z],)?--[A-Za-z0-9_-]+' "$work/help.out" | grep -oE -e '--[A-Za-z0-9_-]+')
     [[ $count -ge ${least:?} ]] || fail "$* --help-all has $count options only"
     while read -r option _; do
         grep -q "^ *$option  " <<<"${text#*EXIT STATUS}" || fail "$page says nothing of exit code $option"
@@ -77,6 +79,11 @@ step='a page has what --help-all has'
 options=''
 least=5 same_as_help pollcored.1 "$pollcored"
 least=20 same_as_help pollperf-lat.1 "$pollperf" lat
+least=20 same_as_help pollperf-bw.1 "$pollperf" bw
+least=20 same_as_help pollperf-rate.1 "$pollperf" rate
+least=10 same_as_help pollperf-serve.1 "$pollperf" serve
+least=2 same_as_help pollperf-report.1 "$pollperf" report
+least=15 same_as_help pollperf-mesh.1 "$mesh"
 least=5 same_as_help pollperf-wake.1 "$pollperf" wake
 least=1 same_as_help pollperf.1 "$pollperf"
 least=6 same_as_help pollstat.1 "$pollstat"
@@ -86,9 +93,9 @@ least=7 same_as_help polldoctor.1 "$polldoctor"
 passed "options:$options"
 
 step='--version says how a program was built'
-for program in "$pollcored" "$pollperf" "$pollstat" "$pollctl" "$polldoctor"; do
+for program in "$pollcored" "$pollperf" "$mesh" "$pollstat" "$pollctl" "$polldoctor"; do
     "$program" --version >"$work/version.out"
-    [[ $(sed -n 1p "$work/version.out") =~ ^[a-z]+\ [0-9]+\.[0-9]+\.[0-9]+$ ]] || fail 'the first line is not name and version'
+    [[ $(sed -n 1p "$work/version.out") =~ ^[a-z-]+\ [0-9]+\.[0-9]+\.[0-9]+$ ]] || fail 'the first line is not name and version'
     grep -q '^built from [^ ]' "$work/version.out"
     grep -q '^with libibverbs [0-9.]*, DPDK [0-9.]*, fmt [0-9.]*$' "$work/version.out"
 done
@@ -118,7 +125,7 @@ step='bash completes subcommands, options, their values and files'
 compopt() { :; } # outside completion, the builtin fails
 touch "$work/some.toml"
 completes 'lat' pollperf la
-[[ $(complete_words pollperf lat --w | tr ' ' '\n' | sort | paste -sd' ') == '--wait --warmup --worker-core' ]]
+[[ $(complete_words pollperf lat --w | tr ' ' '\n' | sort | paste -sd' ') == '--wait --warmup --worker-core --workers' ]]
 completes '--help --help-all' pollperf lat --he
 completes 'credits' pollperf lat --flow cr
 completes 'spin' pollperf lat --wait sp

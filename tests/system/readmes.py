@@ -126,7 +126,8 @@ def help_of(name, cache={}):
     if name not in cache:
         commands = {"pollcored": [[BUILD / "apps/pollcored/pollcored", "--help-all"]],
                     "polldoctor": [[BUILD / "apps/polldoctor/polldoctor", "--help-all"]],
-                    "pollperf": [[BUILD / "apps/pollperf/pollperf", *command, "--help-all"] for command in ((), ("lat",), ("wake",))],
+                    "pollperf": [[BUILD / "apps/pollperf/pollperf", *command, "--help-all"] for command in ((), ("lat",), ("bw",), ("rate",), ("serve",), ("report",), ("wake",))],
+                    "pollperf-mesh": [[BUILD / "apps/pollperf/mesh/pollperf-mesh", "--help-all"]],
                     "pollctl": [[BUILD / "apps/pollctl/pollctl", *command, "--help-all"] for command in ((), ("disconnect",), ("drain",))]}
         if (ROOT / name).is_file() and name.startswith("scripts/"):
             commands[name] = [[ROOT / name, "--help"]]

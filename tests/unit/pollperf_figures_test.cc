@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include "pollperf/figures.hpp"
-#include "pollperf/peer_letter.hpp"
 
 namespace pollcore::perf {
 namespace {
@@ -71,72 +70,6 @@ TEST(PollperfStatistics, OutliersMoveTheAverageAndNotTheTypical) {
 
 TEST(PollperfStatistics, NoSamplesAreNoFigures) {
     EXPECT_EQ(summarize({}, 1).count, 0u);
-}
-
-// ---- Private data ----
-
-const LatRequest kRequest{.op = Op::write,
-                          .path = PathKind::runtime,
-                          .verify = true,
-                          .size = 64,
-                          .iterations = 1000,
-                          .warmup = 100,
-                          .memory = {0x123456789abcdef0, 0xfedcba98}};
-
-TEST(PollperfRendezvous, ARequestArrivesAsItWasSentWithPaddingBehind) {
-    auto bytes = kRequest.encode();
-    EXPECT_EQ(bytes.size(), LatRequest::kWireLength);
-    bytes.resize(bytes.size() + 8);
-    const auto request = LatRequest::decode(bytes);
-    ASSERT_TRUE(request);
-    EXPECT_EQ(mismatch(kRequest, *request), "");
-    EXPECT_EQ(request->path, kRequest.path);
-    EXPECT_EQ(request->memory.addr, kRequest.memory.addr);
-    EXPECT_EQ(request->memory.rkey, kRequest.memory.rkey);
-}
-
-TEST(PollperfRendezvous, WhatIsNotAllThereOrNotKnownIsNoRequest) {
-    const auto bytes = kRequest.encode();
-    for (std::size_t n = 0; n < bytes.size(); ++n) {
-        EXPECT_FALSE(LatRequest::decode(std::span(bytes).first(n))) << n;
-    }
-    // The offsets of the fields magic, version, length, op, path, verify and reserved.
-    for (const std::size_t at : {0u, 4u, 6u, 8u, 9u, 10u, 11u}) {
-        auto changed = bytes;
-        changed[at] = std::byte{0x77};
-        EXPECT_FALSE(LatRequest::decode(changed)) << at;
-    }
-}
-
-TEST(PollperfRendezvous, AMismatchNamesTheOptionAndBothValues) {
-    LatRequest other = kRequest;
-    other.size = 128;
-    EXPECT_EQ(mismatch(kRequest, other), "client has -s 128, server has -s 64");
-    other = kRequest;
-    other.op = Op::read;
-    EXPECT_EQ(mismatch(kRequest, other), "client has -o read, server has -o write");
-    other = kRequest;
-    other.path = PathKind::direct;  // the ends may use different paths
-    EXPECT_EQ(mismatch(kRequest, other), "");
-}
-
-TEST(PollperfRendezvous, PeersAreKnownByTheirAnswers) {
-    const Workload write{.op = Op::write, .size = 64};
-    const Workload send{.op = Op::send, .size = 64};
-    const auto server = LatAnswer{.path = PathKind::direct, .memory = {1, 2}}.encode();
-    EXPECT_TRUE(recognize_peer(server, write).answers);
-    EXPECT_TRUE(recognize_peer(server, write).ends_connection);
-    const auto memory = MemoryOffer{.addr = 4096, .rkey = 7, .size = 64}.encode();
-    EXPECT_FALSE(recognize_peer(memory, write).answers);
-    EXPECT_EQ(recognize_peer(memory, write).memory.addr, 4096u);
-    EXPECT_THROW((void)recognize_peer(memory, send), MeasurementError);
-    EXPECT_THROW((void)recognize_peer(memory, {.op = Op::read, .size = 65}), MeasurementError);
-    const auto echo = EchoOffer{.message_size_max = 64, .depth = 8}.encode();
-    EXPECT_TRUE(recognize_peer(echo, send).answers);
-    EXPECT_THROW((void)recognize_peer(echo, {.op = Op::send, .size = 65}), MeasurementError);
-    EXPECT_THROW((void)recognize_peer(echo, write), MeasurementError);
-    EXPECT_TRUE(recognize_peer({}, send).answers);
-    EXPECT_THROW((void)recognize_peer({}, write), MeasurementError);
 }
 
 }  // namespace

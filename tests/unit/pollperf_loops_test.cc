@@ -1,144 +1,229 @@
-// pollperf's timed loops on a scripted path. The path is a few bytes of memory that change as the test says.
-#include <array>
+// pollperf's loops for one operation at a time, on a scripted path. The path is a few bytes of memory that change as
+// the test says.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
-#include "pollperf/timed_loops.hpp"
+#include "pollperf/measure/messages.hpp"
+#include "pollperf/measure/ping_pong.hpp"
+#include "pollperf/paths/end_state.hpp"
 
 namespace pollcore::perf {
 namespace {
 
-// A path with both ends in one memory. Each poll carries out the oldest request.
+// A path with both ends of all connections in one memory. Each poll carries out the oldest request.
 class ScriptedPath {
 public:
     static constexpr PathKind kKind = PathKind::direct;
     [[nodiscard]] static constexpr std::uint32_t spins_per_look() noexcept { return Watch::kSpinsPerLook; }
 
-    explicit ScriptedPath(std::uint32_t size) : layout_(size) {
-        for (unsigned i = 0; i < 2; ++i) {
-            memory_[i] = std::make_unique<std::byte[]>(layout_.bytes());
-            ends_[i].memory = memory_[i].get();
-            ends_[i].reposted = kReceiveSlots;
+    ScriptedPath(const EndLayout& layout, unsigned connections)
+        : layout_(layout),
+          batch_(repost_batch(layout.receive_slots)),
+          connections_(connections),
+          visible_(2 * connections),
+          ends_(2 * std::size_t{connections}) {
+        for (EndState& state : ends_) {
+            memory_.push_back(std::make_unique<std::byte[]>(layout.bytes()));
+            state.memory = memory_.back().get();
+            state.reposted = layout.receive_slots;
         }
     }
 
-    void prepare(const Workload& workload) { workload_ = workload; }
+    void prepare(const Workload& workload) {
+        workload_ = workload;
+        for (EndState& state : ends_) {
+            state.until_signal = workload.signal_every;
+        }
+    }
+    // From now on the loops see the near ends only. The test plays the far ends.
+    void hide_far_ends() { visible_ = connections_; }
+    [[nodiscard]] unsigned ends() const { return visible_; }
     [[nodiscard]] EndState& end(unsigned i) { return ends_[i]; }
     [[nodiscard]] const EndLayout& layout() const { return layout_; }
     [[nodiscard]] const std::byte* received(unsigned i, std::uint64_t number) {
-        return ends_[i].memory + layout_.slot(number);
+        return ends_[i].memory + layout_.receive(number) + layout_.receive_offset;
     }
 
-    void issue(unsigned i, bool last) {
-        const bool signaled = workload_.one_sided || workload_.buffer_reused() || last;
-        ++ends_[i].issued;
-        ends_[i].signaled += signaled;
-        requests_.push_back({workload_.op, i, signaled});
-    }
-    void repost(unsigned i) { ends_[i].reposted += kRepostBatch; }
-
-    template <class Watch>
-    void run_once(Op op, Watch& watch) {
-        ++ends_[kNear].issued;
-        ++ends_[kNear].signaled;
-        requests_.push_back({op, kNear, true});
-        watch.until(*this, kNear, "a helper", [this] { return ends_[kNear].idle(); });
-    }
-
-    void poll() {
-        if (requests_.empty()) {
-            return;
+    std::uint32_t issue(unsigned i, std::uint32_t n, bool last) {
+        if (no_room_for > 0) {
+            --no_room_for;
+            return 0;
         }
-        const Request request = requests_.front();
+        EndState& state = ends_[i];
+        for (std::uint32_t k = 0; k < n; ++k) {
+            const bool signaled = (last && k + 1 == n) || --state.until_signal == 0;
+            if (signaled) {
+                state.until_signal = workload_.signal_every;
+            }
+            requests_.push_back(make(workload_.op, i, signaled));
+        }
+        if (on_issue) {
+            on_issue(i);
+        }
+        return n;
+    }
+    void post_once(Op op, unsigned i) { requests_.push_back(make(op, i, true)); }
+    // The device carries out this request before those that were posted earlier by the other end.
+    void overtake(unsigned i) { requests_.push_front(make(workload_.op, i, true)); }
+
+    [[nodiscard]] bool repost_due(unsigned i) const {
+        return ends_[i].reposted + batch_ <= ends_[i].received + layout_.receive_slots;
+    }
+    void repost(unsigned i) {
+        for (std::uint32_t k = 0; k < batch_; ++k) {
+            // The device may write into a posted receive at any time.
+            std::memset(ends_[i].memory + layout_.receive(ends_[i].reposted++), 0xdd, layout_.receive_length());
+        }
+    }
+
+    std::size_t poll(std::chrono::nanoseconds = {}) {
+        if (on_poll) {
+            on_poll();
+        }
+        if (requests_.empty()) {
+            return 0;
+        }
+        const Request request = std::move(requests_.front());
         requests_.pop_front();
         if (lose_from && carried_out >= *lose_from) {
-            return;
+            return 0;
         }
         EndState& near = ends_[request.end];
-        EndState& far = ends_[1 - request.end];
-        std::byte* out = near.memory + layout_.out();
-        std::byte* in = far.memory + layout_.in();
-        std::byte* destination = nullptr;
-        switch (request.op) {
-            case Op::send:
-                EXPECT_LT(far.received, far.reposted) << "no receive was there";
-                destination = far.memory + layout_.slot(far.received);
-                std::memcpy(destination, out, workload_.size);
-                ++far.received;
-                break;
-            case Op::write:
-                destination = in;
-                std::memcpy(destination, out, workload_.size);
-                break;
-            case Op::read:
-                destination = out;
-                std::memcpy(destination, in, workload_.size);
-                break;
-            case Op::fetch_add: {
-                destination = out;
-                std::uint64_t value = 0;
-                std::memcpy(&value, in, sizeof value);
-                std::memcpy(out, &value, sizeof value);
-                ++value;
-                std::memcpy(in, &value, sizeof value);
-                break;
-            }
+        const unsigned peer = (request.end + connections_) % static_cast<unsigned>(ends_.size());
+        carry_out(request, near, ends_[peer]);
+        if (request.signaled) {
+            near.completed = request.number + 1;
+            ++signals;
         }
-        if (request.op == workload_.op && carried_out++ == spoil_message) {
-            destination[spoil_byte] ^= std::byte{0x10};
+        if (on_arrival && request.op == workload_.op) {
+            on_arrival(peer);
         }
-        near.completed += request.signaled;
+        return takes_receive(request.op) + std::size_t{request.signaled};
     }
 
-    void look_after_peer(unsigned, const char*) {}
+    void look_after_peer(unsigned, const char*) { ++looked_after_peer; }
     [[nodiscard]] std::string stalled(unsigned i, const char* what, std::chrono::milliseconds) const {
         return "end " + std::to_string(i) + " waits for " + what;
     }
 
-    std::uint64_t carried_out = 0;
+    std::uint64_t carried_out = 0;  // operations of the workload
+    std::uint64_t signals = 0;
     std::uint64_t spoil_message = ~0ull;
     std::size_t spoil_byte = 0;
     std::optional<std::uint64_t> lose_from;
+    std::uint64_t no_room_for = 0;  // so many times
+    unsigned looked_after_peer = 0;
+    std::function<void(unsigned end)> on_issue;
+    std::function<void(unsigned end)> on_arrival;
+    std::function<void()> on_poll;
 
 private:
     struct Request {
         Op op;
         unsigned end;
+        std::uint64_t number;
         bool signaled;
+        std::vector<std::byte> bytes;
     };
-    EndLayout layout_;
+
+    [[nodiscard]] std::size_t bytes_of(Op op) const { return is_atomic(op) ? kAtomicSize : workload_.size; }
+    Request make(Op op, unsigned i, bool signaled) {
+        EndState& state = ends_[i];
+        const std::byte* out = state.memory + layout_.out(state.issued);
+        return {op, i, state.issued++, signaled, {out, out + bytes_of(op)}};
+    }
+
+    void carry_out(const Request& request, EndState& near, EndState& far) {
+        const std::size_t size = bytes_of(request.op);
+        std::byte* const out = near.memory + layout_.out(request.number);
+        std::byte* const in = far.memory + layout_.in(0);
+        if (!workload_.inlined && !is_answered(request.op)) {
+            EXPECT_EQ(std::memcmp(out, request.bytes.data(), size), 0)
+                << "the buffer of a request in flight has changed";
+        }
+        std::byte* destination = request.op == Op::write || request.op == Op::write_imm ? in : out;
+        std::uint64_t word = 0;
+        switch (request.op) {
+            case Op::send: {
+                std::byte* const receive = far.memory + layout_.receive(far.received);
+                std::memset(receive, 0xee, layout_.receive_offset);
+                destination = receive + layout_.receive_offset;
+                std::memcpy(destination, request.bytes.data(), size);
+                break;
+            }
+            case Op::write:
+            case Op::write_imm: std::memcpy(in, request.bytes.data(), size); break;
+            case Op::read: std::memcpy(out, in, size); break;
+            case Op::fetch_add:
+            case Op::compare_swap:
+                std::memcpy(&word, in, sizeof word);
+                std::memcpy(out, &word, sizeof word);
+                word += request.op == Op::fetch_add || word == request.number - near.issued_before;
+                std::memcpy(in, &word, sizeof word);
+                break;
+        }
+        if (takes_receive(request.op)) {
+            EXPECT_LT(far.received, far.reposted) << "no receive was there";
+            ++far.received;
+        }
+        if (request.op == workload_.op && carried_out++ == spoil_message) {
+            destination[spoil_byte] ^= std::byte{0x10};
+        }
+    }
+
+    const EndLayout layout_;
+    const std::uint32_t batch_;
+    const unsigned connections_;
+    unsigned visible_;
     Workload workload_;
-    std::array<std::unique_ptr<std::byte[]>, 2> memory_;
-    std::array<EndState, 2> ends_{};
+    std::vector<std::unique_ptr<std::byte[]>> memory_;
+    std::vector<EndState> ends_;
     std::deque<Request> requests_;
 };
 
-struct Bench {
+constexpr std::uint32_t kReceives = 8;
+
+[[nodiscard]] Workload one_at_a_time(Op op, std::uint32_t size, bool verify) {
+    return {.op = op, .size = is_atomic(op) ? kAtomicSize : size, .verify = verify, .one_sided = is_answered(op)};
+}
+
+struct LoopRun {
     Workload workload;
+    unsigned connections;
     ScriptedPath path;
     Watch watch{std::chrono::milliseconds(150)};
+    std::optional<PingPong<ScriptedPath>> loops;
 
-    Bench(Op op, std::uint32_t size, bool verify, bool inlined = false)
-        : workload{.op = op,
-                   .size = size,
-                   .inlined = inlined,
-                   .verify = verify,
-                   .one_sided = op == Op::read || op == Op::fetch_add},
-          path(size) {
+    explicit LoopRun(const Workload& first, unsigned n = 1, std::uint32_t receives = kReceives)
+        : connections(n), path(EndLayout(first.size, 1, receives, first.transport), n) {
+        begin(first);
+    }
+    // As a path run does for each workload.
+    void begin(const Workload& next) {
+        workload = next;
+        begin_workload(path, workload);
         path.prepare(workload);
-        begin_workload(path, workload, 2);
+        loops.emplace(path, workload, watch, connections);
     }
-    void operator()(std::size_t iterations) {
+    void operator()(std::size_t iterations, Role role = Role::both) {
         std::vector<std::uint64_t> samples(iterations);
-        TimedLoops<ScriptedPath>(path, workload, watch).run(Role::both, samples);
+        loops->run(role, samples);
     }
-    std::string failure(std::size_t iterations) {
+    std::string failure(std::size_t iterations, Role role = Role::both) {
         try {
-            (*this)(iterations);
+            (*this)(iterations, role);
         } catch (const MeasurementError& error) {
             return error.what();
         }
@@ -146,110 +231,224 @@ struct Bench {
     }
 };
 
+// ---- both ends ----
+
 TEST(PollperfLoops, EveryOperationGoesRoundWithAndWithoutChecks) {
     for (const Op op : kOps) {
         for (const bool verify : {false, true}) {
             for (const std::uint32_t size : {1u, 8u, 300u}) {
-                Bench run(op, op == Op::fetch_add ? kAtomicSize : size, verify);
+                LoopRun run(one_at_a_time(op, size, verify));
                 // 700 is more than one byte can count.
                 EXPECT_NO_THROW(run(700)) << op_name(op) << ' ' << size;
-                const std::uint64_t each = run.workload.one_sided ? 700 : 1400;
-                EXPECT_EQ(run.path.carried_out, each) << op_name(op);
+                EXPECT_EQ(run.path.carried_out, run.workload.one_sided ? 700u : 1400u) << op_name(op);
+                for (unsigned end = 0; end < 2; ++end) {
+                    EXPECT_TRUE(run.path.end(end).idle()) << op_name(op);
+                }
             }
+        }
+    }
+}
+
+TEST(PollperfLoops, AWriteIsOneSidedIfThePeerDoesNotAnswer) {
+    for (const bool verify : {false, true}) {
+        Workload write = one_at_a_time(Op::write, 300, verify);
+        write.one_sided = true;
+        LoopRun run(write);
+        EXPECT_NO_THROW(run(700));
+        EXPECT_EQ(run.path.carried_out, 700u);
+        EXPECT_EQ(run.path.end(1).issued, 0u);
+        run.path.spoil_message = 706;
+        run.path.spoil_byte = 299;
+        const std::string failure = run.failure(20);
+        EXPECT_EQ(failure.find("message 707 is wrong at byte 299 of 300") != std::string::npos, verify) << failure;
+    }
+}
+
+TEST(PollperfLoops, ConnectionsTakeTurns) {
+    constexpr unsigned kConnections = 3;
+    for (const Op op : kOps) {
+        for (const bool verify : {false, true}) {
+            LoopRun run(one_at_a_time(op, 64, verify), kConnections);
+            std::vector<unsigned> order;
+            run.path.on_issue = [&](unsigned end) { order.push_back(end); };
+            run(100);
+            run(1);  // goes on with the connection whose turn it is
+            run(100);
+            std::size_t turn = 0;
+            for (const unsigned end : order) {
+                if (end < kConnections) {
+                    EXPECT_EQ(end, turn++ % kConnections) << op_name(op);
+                }
+            }
+            EXPECT_EQ(turn, 201u) << op_name(op);
+            for (unsigned end = 0; end < 2 * kConnections; ++end) {
+                EXPECT_TRUE(run.path.end(end).idle()) << op_name(op) << ", end " << end;
+            }
+        }
+    }
+}
+
+TEST(PollperfLoops, DatagramsAreFoundBehindTheirHeader) {
+    for (const QpType transport : {QpType::rc, QpType::uc, QpType::ud}) {
+        for (const bool verify : {false, true}) {
+            Workload send = one_at_a_time(Op::send, 200, verify);
+            send.transport = transport;
+            LoopRun run(send, 2);
+            EXPECT_EQ(run.path.layout().receive_offset, transport == QpType::ud ? 40u : 0u);
+            EXPECT_NO_THROW(run(700)) << transport_name(transport);
         }
     }
 }
 
 TEST(PollperfLoops, OldMemoryIsNotTakenForTheFirstMessage) {
     for (std::uint32_t size = 1; size <= 600; ++size) {
-        Bench run(Op::write, size, false);
-        run(2);
-        // If an end took old memory for a message, it would answer before the first write was carried out.
-        EXPECT_EQ(run.path.carried_out, 4u) << size;
+        LoopRun run(one_at_a_time(Op::write, size, false));
+        bool early = false;
+        std::uint64_t before = 0;
+        run.path.on_issue = [&](unsigned end) { early = early || (end == 1 && run.path.carried_out == before); };
+        run(1);
+        EXPECT_FALSE(early) << size << ": answered before the first write was carried out";
+        // The last byte in the memory is now that of the next workload's first message.
+        before = run.path.carried_out;
+        run.begin(run.workload);
+        run(1);
+        ASSERT_FALSE(early) << size << ": took the last message of the workload before for one of this";
+        EXPECT_EQ(run.path.carried_out, 4u);
     }
 }
 
-// A client that sends its next request as soon as it has the answer, and a device that is slow to complete the answer.
-// While the server polls for that completion, it already receives the client's next message.
-class EagerClientPath : public ScriptedPath {
-public:
-    using ScriptedPath::ScriptedPath;
-    void issue(unsigned i, bool last) {
-        ScriptedPath::issue(i, last);
-        ask();
-    }
-    void poll() {
-        if (asked_ > 0) {
-            EndState& server = end(kNear);
-            fill({server.memory + layout().slot(server.received), layout().size}, ++sent_);
-            ++server.received;
-            --asked_;
-            return;
-        }
-        ScriptedPath::poll();
-    }
-    void ask() { ++asked_; }
-
-private:
-    unsigned asked_ = 0;
-    std::uint64_t sent_ = 0;
-};
-
-TEST(PollperfLoops, AMessageThatComesEarlyIsNotMissed) {
-    for (const bool verify : {false, true}) {
-        EagerClientPath path(64);
-        const Workload workload{.op = Op::send, .size = 64, .verify = verify};
-        Watch watch(std::chrono::milliseconds(150));
-        path.prepare(workload);
-        begin_workload(path, workload, 2);
-        path.end(kFar).reposted = 1000;  // plenty, because this test does not check the client's receives
-        path.ask();
-        TimedLoops<EagerClientPath> loops(path, workload, watch);
-        std::vector<std::uint64_t> samples(50);
-        // Each run ends with waiting for the completion of the last answer.
-        for (int round = 0; round < 3; ++round) {
-            ASSERT_NO_THROW(loops.run(Role::server, samples)) << "round " << round << (verify ? ", verify" : "");
-        }
-    }
+TEST(PollperfLoops, AnAddedWordMayHoldAnythingAtFirst) {
+    Workload add = one_at_a_time(Op::fetch_add, kAtomicSize, true);
+    LoopRun run(add);
+    const std::uint64_t old = 0x1234567890;
+    std::memcpy(run.path.end(1).memory + run.path.layout().in(0), &old, sizeof old);
+    EXPECT_NO_THROW(run(100));
 }
+
+// ---- checks ----
 
 TEST(PollperfLoops, OneChangedBitIsFoundWithMessageAndPosition) {
-    for (const Op op : {Op::send, Op::write, Op::read}) {
-        Bench run(op, 200, true);
-        // Both values mean the near end's seventh message; with send and write, each message has an answer, which
-        // counts as well.
-        run.path.spoil_message = op == Op::read ? 6 : 12;
-        run.path.spoil_byte = 123;
-        const std::string failure = run.failure(20);
-        EXPECT_NE(failure.find(op_name(op)), std::string::npos) << failure;
-        EXPECT_NE(failure.find("message 7 is wrong at byte 123 of 200"), std::string::npos) << failure;
+    for (const Op op : {Op::send, Op::write, Op::write_imm, Op::read}) {
+        for (const std::size_t byte : {0, 123, 198}) {
+            LoopRun run(one_at_a_time(op, 200, true));
+            // Both values mean the near end's seventh message. Without answers, each message counts once.
+            run.path.spoil_message = op == Op::read ? 6 : 12;
+            run.path.spoil_byte = byte;
+            const std::string failure = run.failure(20);
+            EXPECT_NE(failure.find(op_name(op)), std::string::npos) << failure;
+            EXPECT_NE(failure.find("message 7 is wrong at byte " + std::to_string(byte) + " of 200"), std::string::npos)
+                << failure;
+        }
     }
 }
 
-TEST(PollperfLoops, ALostAdditionIsFound) {
-    Bench run(Op::fetch_add, kAtomicSize, true);
-    run.path.spoil_message = 5;
-    EXPECT_EQ(run.failure(20), "path direct, fetch-add 6: the word held 0x15, not 0x5");
+TEST(PollperfLoops, OneChangedBitIsFoundInTheAnswersToo) {
+    for (const Op op : {Op::send, Op::write, Op::write_imm}) {
+        LoopRun run(one_at_a_time(op, 200, true), 2);
+        run.path.spoil_message = 13;  // the fourth answer on the first connection
+        run.path.spoil_byte = 3;
+        const std::string failure = run.failure(20);
+        EXPECT_NE(failure.find("message 4 is wrong at byte 3 of 200"), std::string::npos) << failure;
+    }
 }
 
+TEST(PollperfLoops, ALostAtomicIsFound) {
+    for (const Op op : {Op::fetch_add, Op::compare_swap}) {
+        LoopRun run(one_at_a_time(op, kAtomicSize, true));
+        run.path.spoil_message = 5;
+        EXPECT_EQ(run.failure(20), "path direct, " + std::string(op_name(op)) + " 6: the word held 0x15, not 0x5");
+    }
+}
+
+TEST(PollperfLoops, WithoutChecksNothingIsFound) {
+    for (const Op op : kOps) {
+        if (op == Op::write) {
+            continue;  // its last byte is awaited
+        }
+        LoopRun run(one_at_a_time(op, 200, false));
+        run.path.spoil_message = 6;
+        EXPECT_NO_THROW(run(20)) << op_name(op);
+    }
+}
+
+// ---- waits ----
+
 TEST(PollperfLoops, AStalledPeerIsReportedInTimeWithWhoWaitsForWhat) {
-    Bench send(Op::send, 8, false);
-    send.path.lose_from = 4;  // from the near end's third message on
-    EXPECT_EQ(send.failure(20), "end 1 waits for a message");
-    Bench write(Op::write, 8, false, true);
-    write.path.lose_from = 5;
-    EXPECT_EQ(write.failure(20), "end 0 waits for the peer's write");
-    Bench read(Op::read, 8, false);
-    read.path.lose_from = 2;
-    EXPECT_EQ(read.failure(20), "end 0 waits for the completion of its request");
+    const auto lost = [](Op op, std::uint64_t from, bool inlined) {
+        Workload workload = one_at_a_time(op, 8, false);
+        workload.inlined = inlined;
+        LoopRun run(workload);
+        run.path.lose_from = from;
+        std::string failure = run.failure(20);
+        EXPECT_GE(run.path.looked_after_peer, 1u) << failure;
+        return failure;
+    };
+    EXPECT_EQ(lost(Op::send, 4, false), "end 1 waits for a message");  // from the near end's third message on
+    EXPECT_EQ(lost(Op::write_imm, 5, false), "end 0 waits for a message");
+    EXPECT_EQ(lost(Op::write, 5, true), "end 0 waits for the peer's write");
+    EXPECT_EQ(lost(Op::read, 2, false), "end 0 waits for the completion of its request");
+    EXPECT_EQ(lost(Op::compare_swap, 2, false), "end 0 waits for the completion of its request");
+}
+
+TEST(PollperfLoops, AStallOfTheSecondConnectionNamesItsEnd) {
+    LoopRun run(one_at_a_time(Op::send, 8, false), 2);
+    run.path.lose_from = 6;
+    EXPECT_EQ(run.failure(20), "end 3 waits for a message");
+}
+
+TEST(PollperfLoops, AFullQueueIsWaitedForButNotForEver) {
+    for (const Op op : kOps) {
+        LoopRun run(one_at_a_time(op, 8, false));
+        run.path.no_room_for = 5;
+        EXPECT_NO_THROW(run(20)) << op_name(op);
+        EXPECT_EQ(run.path.carried_out, run.workload.one_sided ? 20u : 40u) << op_name(op);
+    }
+    LoopRun run(one_at_a_time(Op::send, 8, false));
+    run.path.no_room_for = ~0ull;
+    EXPECT_EQ(run.failure(20), "end 0 waits for room for its request");
+}
+
+TEST(PollperfLoops, ALongWaitLooksAboutAndEndsIfThatThrows) {
+    LoopRun run(one_at_a_time(Op::send, 8, false));
+    run.watch = Watch(std::chrono::seconds(20), [] { throw MeasurementError("the server has left"); });
+    run.path.lose_from = 4;
+    EXPECT_EQ(run.failure(20), "the server has left");
+}
+
+// ---- completions ----
+
+TEST(PollperfLoops, TheLastRequestOfARunHasACompletionSoThatItEnds) {
+    for (const Op op : {Op::send, Op::write, Op::write_imm}) {
+        for (const unsigned connections : {1u, 2u, 5u}) {
+            Workload workload = one_at_a_time(op, 8, false);
+            workload.inlined = true;
+            workload.signal_every = 1000;
+            LoopRun run(workload, connections);
+            for (std::size_t iterations = 1; iterations <= 40; ++iterations) {
+                ASSERT_NO_THROW(run(iterations)) << op_name(op) << ' ' << connections << ' ' << iterations;
+                for (unsigned end = 0; end < 2 * connections; ++end) {
+                    ASSERT_TRUE(run.path.end(end).idle()) << op_name(op) << ' ' << connections << ' ' << iterations;
+                }
+            }
+        }
+    }
+}
+
+TEST(PollperfLoops, OnlySomeRequestsHaveACompletion) {
+    Workload workload = one_at_a_time(Op::send, 8, false);
+    workload.signal_every = 16;
+    LoopRun run(workload);
+    run(160);
+    EXPECT_EQ(run.path.signals, 20u);  // ten at each end
+    run(1);
+    EXPECT_EQ(run.path.signals, 22u);
 }
 
 TEST(PollperfLoops, SamplesAddUpToTheTimeThatPassed) {
-    Bench run(Op::send, 8, false);
+    LoopRun run(one_at_a_time(Op::send, 8, false));
     std::vector<std::uint64_t> samples(20000);
-    TimedLoops<ScriptedPath> loops(run.path, run.workload, run.watch);
     const std::uint64_t begin = stamp();
-    loops.run(Role::both, samples);
+    run.loops->run(Role::both, samples);
     const std::uint64_t wall = stamp() - begin;
     std::uint64_t sum = 0;
     for (const std::uint64_t sample : samples) {
@@ -259,6 +458,212 @@ TEST(PollperfLoops, SamplesAddUpToTheTimeThatPassed) {
     // The samples cover the time except the first time stamp and the last completion. A preemption may stretch these
     // two.
     EXPECT_GE(static_cast<double>(sum), 0.5 * static_cast<double>(wall));
+}
+
+TEST(PollperfLoops, WithChecksTheirTimeIsInNoSample) {
+    Workload send = one_at_a_time(Op::send, 60'000, true);
+    LoopRun run(send);
+    std::vector<std::uint64_t> samples(50);
+    const std::uint64_t begin = stamp();
+    run.loops->run(Role::both, samples);
+    const auto wall = static_cast<double>(stamp() - begin);
+    std::uint64_t sum = 0;
+    for (const std::uint64_t sample : samples) {
+        sum += sample;
+    }
+    EXPECT_LT(static_cast<double>(sum), 0.5 * wall);  // four passes over all bytes are not measured, and copies are
+}
+
+TEST(PollperfLoops, NoIterationsDoNothing) {
+    LoopRun run(one_at_a_time(Op::send, 8, true));
+    run(0);
+    EXPECT_EQ(run.path.carried_out, 0u);
+}
+
+// ---- one end in this process ----
+
+// The program at the far ends: a client that sends the next message when it has the answer, or a server that answers.
+class ScriptedPeer {
+public:
+    // An eager client sends its next message when the answer is on its way, before the answerer has its completion.
+    ScriptedPeer(LoopRun& run, bool eager) : run_(run), eager_(eager) { run_.path.hide_far_ends(); }
+
+    // A client that asks so often, on each connection in turn. It then sets stop().
+    void ask(std::uint64_t times) {
+        stop_.store(false);
+        left_ = times;
+        unanswered_ = times;
+        run_.path.on_arrival = [this](unsigned end) {
+            if (end < run_.connections) {
+                return;
+            }
+            take(end);
+            if (--unanswered_ == 0) {
+                stop_.store(true);
+            } else if (!eager_) {
+                send_next(false);
+            }
+        };
+        run_.path.on_issue = [this](unsigned) {
+            if (eager_) {
+                send_next(true);
+            }
+        };
+        send_next(false);
+    }
+    // A server that answers each message.
+    void answer() {
+        run_.path.on_arrival = [this](unsigned end) {
+            if (end >= run_.connections) {
+                take(end);
+                send(end, false);
+            }
+        };
+    }
+
+    [[nodiscard]] const std::atomic<bool>& stop() const { return stop_; }
+    [[nodiscard]] std::uint64_t unanswered() const { return unanswered_; }
+
+private:
+    void take(unsigned end) {
+        auto& state = run_.path.end(end);
+        const std::byte* bytes = run_.workload.op == Op::send ? run_.path.received(end, state.received - 1)
+                                                              : state.memory + run_.path.layout().in(0);
+        if (run_.workload.verify) {
+            EXPECT_EQ(first_difference({bytes, run_.workload.size}, ++taken_[end]), std::nullopt);
+        }
+        if (takes_receive(run_.workload.op) && run_.path.repost_due(end)) {
+            run_.path.repost(end);
+        }
+    }
+    void send_next(bool first) {
+        if (left_ > 0) {
+            --left_;
+            send(run_.connections + next_, first);
+            next_ = (next_ + 1) % run_.connections;
+        }
+    }
+    void send(unsigned end, bool first) {
+        auto& state = run_.path.end(end);
+        fill({state.memory + run_.path.layout().out(0), run_.workload.size}, ++sent_[end]);
+        first ? run_.path.overtake(end) : run_.path.post_once(run_.workload.op, end);
+    }
+
+    LoopRun& run_;
+    const bool eager_;
+    std::atomic<bool> stop_{false};
+    std::uint64_t left_ = 0;
+    std::uint64_t unanswered_ = 0;
+    unsigned next_ = 0;
+    std::vector<std::uint64_t> sent_ = std::vector<std::uint64_t>(2 * std::size_t{run_.connections});
+    std::vector<std::uint64_t> taken_ = std::vector<std::uint64_t>(2 * std::size_t{run_.connections});
+};
+
+TEST(PollperfLoops, AClientCountsItsAnswersAndChecksThem) {
+    for (const Op op : {Op::send, Op::write, Op::write_imm}) {
+        for (const bool verify : {false, true}) {
+            for (const unsigned connections : {1u, 3u}) {
+                LoopRun run(one_at_a_time(op, 200, verify), connections);
+                ScriptedPeer peer(run, false);
+                peer.answer();
+                EXPECT_NO_THROW(run(700, Role::client)) << op_name(op) << ' ' << connections;
+                EXPECT_NO_THROW(run(10, Role::client)) << op_name(op) << ' ' << connections;
+                EXPECT_EQ(run.path.carried_out, 1420u);
+            }
+        }
+        LoopRun run(one_at_a_time(op, 200, true));
+        ScriptedPeer peer(run, false);
+        peer.answer();
+        run.path.spoil_message = 9;  // the fifth answer
+        run.path.spoil_byte = 17;
+        const std::string failure = run.failure(20, Role::client);
+        EXPECT_NE(failure.find("message 5 is wrong at byte 17 of 200"), std::string::npos) << failure;
+    }
+}
+
+// The warm-up and each round of a workload are served by a call of their own.
+TEST(PollperfLoops, AServerGoesOnWhereItHasStopped) {
+    for (const Op op : {Op::send, Op::write, Op::write_imm}) {
+        for (const bool verify : {false, true}) {
+            for (const unsigned connections : {1u, 3u}) {
+                LoopRun run(one_at_a_time(op, 64, verify), connections);
+                ScriptedPeer peer(run, false);
+                for (const std::uint64_t messages : {1u, 50u, 2u, 300u}) {
+                    peer.ask(messages);
+                    ASSERT_NO_THROW(run.loops->serve(peer.stop()))
+                        << op_name(op) << ", " << connections << " connections, " << messages << " messages"
+                        << (verify ? ", verify" : "");
+                    ASSERT_EQ(peer.unanswered(), 0u);
+                }
+            }
+        }
+    }
+}
+
+// The device is slow to complete the answer. While the server polls for that completion, it already receives the
+// client's next message.
+TEST(PollperfLoops, AMessageThatComesEarlyIsNotMissed) {
+    for (const Op op : {Op::send, Op::write, Op::write_imm}) {
+        for (const bool verify : {false, true}) {
+            LoopRun run(one_at_a_time(op, 64, verify), 1, 2);
+            ScriptedPeer peer(run, true);
+            peer.ask(50);
+            ASSERT_NO_THROW(run.loops->serve(peer.stop())) << op_name(op) << (verify ? ", verify" : "");
+            EXPECT_EQ(peer.unanswered(), 0u);
+        }
+    }
+}
+
+TEST(PollperfLoops, AServerFindsAWrongByte) {
+    for (const Op op : {Op::send, Op::write, Op::write_imm}) {
+        LoopRun run(one_at_a_time(op, 200, true));
+        ScriptedPeer peer(run, false);
+        run.path.spoil_message = 10;  // the client's sixth message
+        run.path.spoil_byte = 17;
+        peer.ask(20);
+        try {
+            run.loops->serve(peer.stop());
+            ADD_FAILURE() << op_name(op);
+        } catch (const MeasurementError& error) {
+            EXPECT_NE(std::string(error.what()).find("message 6 is wrong at byte 17 of 200"), std::string::npos)
+                << error.what();
+        }
+    }
+}
+
+TEST(PollperfLoops, AServerWithoutAClientStopsWhenItIsTold) {
+    for (const Op op : kOps) {
+        LoopRun run(one_at_a_time(op, 64, false), 2);
+        run.path.hide_far_ends();
+        std::atomic<bool> stop{false};
+        int polls = 0;
+        run.path.on_poll = [&] { stop.store(++polls == 100); };
+        EXPECT_NO_THROW(run.loops->serve(stop)) << op_name(op);
+        EXPECT_EQ(polls, is_answered(op) ? 0 : 100) << op_name(op);
+        EXPECT_EQ(run.path.end(0).issued, 0u) << op_name(op);
+    }
+}
+
+TEST(PollperfLoops, AServerWithoutAClientStallsInTime) {
+    LoopRun run(one_at_a_time(Op::send, 64, false));
+    run.path.hide_far_ends();
+    const std::atomic<bool> stop{false};
+    EXPECT_THROW(run.loops->serve(stop), MeasurementError);
+}
+
+// Only some answers have a completion. The client has all answers when it stops, so none of them holds up what follows.
+TEST(PollperfLoops, AServerBeginsTheNextWorkloadWithNothingInFlight) {
+    Workload send = one_at_a_time(Op::send, 64, false);
+    send.signal_every = 16;
+    LoopRun run(send, 2);
+    ScriptedPeer sender(run, false);
+    sender.ask(50);
+    ASSERT_NO_THROW(run.loops->serve(sender.stop()));
+    run.begin(one_at_a_time(Op::write, 64, false));  // its buffer is written only when the last request is done
+    ScriptedPeer writer(run, false);
+    writer.ask(50);
+    ASSERT_NO_THROW(run.loops->serve(writer.stop()));
+    EXPECT_EQ(writer.unanswered(), 0u);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "pollcored/daemon_command_line.hpp"
 #include "pollctl/ctl_command_line.hpp"
 #include "polldoctor/doctor_command_line.hpp"
+#include "pollperf/mesh/mesh_command_line.hpp"
 #include "pollperf/perf_command_line.hpp"
 #include "pollstat/stat_command_line.hpp"
 
@@ -37,6 +38,7 @@ int main(int argc, char** argv) {
     const std::filesystem::path directory = argv[1];
     const daemon::DaemonCommandLine of_daemon(argv[2]);
     const perf::PerfCommandLine of_perf;
+    const perf::MeshCommandLine of_mesh;
     const stat::StatCommandLine of_stat;
     const ctl::CtlCommandLine of_ctl;
     const doctor::DoctorCommandLine of_doctor(argv[2]);
@@ -58,17 +60,43 @@ int main(int argc, char** argv) {
          "pollperf",
          "measure RDMA operations",
          perf_sections,
-         {"pollperf-lat(1)", "pollperf-wake(1)", "pollcored(1)", "ib_send_lat(1)"}},
+         {"pollperf-bw(1)", "pollperf-lat(1)", "pollperf-rate(1)", "pollperf-report(1)", "pollperf-serve(1)",
+          "pollperf-wake(1)", "pollcored(1)", "ib_send_lat(1)"}},
         {of_perf.of_lat,
          "pollperf-lat",
          "measure the latency of RDMA operations",
          perf_sections,
-         {"pollperf(1)", "pollcored(1)", "ibv_devices(1)"}},
+         {"pollperf(1)", "pollperf-serve(1)", "pollcored(1)", "ibv_devices(1)", "ib_send_lat(1)"}},
+        {of_perf.of_bw,
+         "pollperf-bw",
+         "measure the bandwidth of RDMA operations",
+         perf_sections,
+         {"pollperf(1)", "pollperf-serve(1)", "pollcored(1)", "ibv_devices(1)", "ib_send_bw(1)"}},
+        {of_perf.of_rate,
+         "pollperf-rate",
+         "measure RDMA operations per second",
+         perf_sections,
+         {"pollperf(1)", "pollperf-serve(1)", "pollcored(1)", "ibv_devices(1)", "ib_send_bw(1)"}},
+        {of_perf.of_serve,
+         "pollperf-serve",
+         "be the other end of RDMA measurements",
+         perf_sections,
+         {"pollperf(1)", "pollperf-lat(1)", "pollperf-bw(1)", "pollperf-rate(1)"}},
+        {of_perf.of_report,
+         "pollperf-report",
+         "make a page of measured results",
+         perf_sections,
+         {"pollperf(1)", "pollperf-lat(1)"}},
         {of_perf.of_wake,
          "pollperf-wake",
          "measure what each way to wait costs",
          perf_sections,
          {"pollperf(1)", "pollcored(1)"}},
+        {&of_mesh.app,
+         "pollperf-mesh",
+         "measure RDMA between all ranks of an MPI job",
+         perf::MeshCommandLine::sections(),
+         {"pollperf(1)", "pollcored(1)", "mpirun(1)", "srun(1)", "ibv_devices(1)"}},
         {&of_stat.app,
          "pollstat",
          "show what runtimes of pollcore do",
@@ -90,7 +118,8 @@ int main(int argc, char** argv) {
     for (const manual::Page& page : pages) {
         written &= write(directory / (page.name + ".1"), manual::manual_page(page));
     }
-    for (const CLI::App* program : {&of_daemon.app, &of_perf.app, &of_stat.app, &of_ctl.app, &of_doctor.app}) {
+    for (const CLI::App* program :
+         {&of_daemon.app, &of_perf.app, &of_mesh.app, &of_stat.app, &of_ctl.app, &of_doctor.app}) {
         written &= write(directory / program->get_name(), manual::bash_completion(*program));
     }
     return written ? 0 : 1;
