@@ -11,25 +11,32 @@ namespace {
 
 // ---- where to measure: lat, bw, rate and serve ----
 
-void add_place_options(CLI::App& command, TestArguments& arguments) {
+void add_place_options(CLI::App& command, TestArguments& arguments, bool serves) {
     command
         .add_option("-d,--device", arguments.device,
                     "Device as ibv_devices(1) prints it; 'soft...' is a software device; with --config a name of the "
                     "file's")
         ->type_name("DEVICE");
     command
-        .add_option("--config", arguments.config, "Take device and workers from this file; both ends in one process")
+        .add_option("--config", arguments.config,
+                    serves ? "Take device and workers from this file"
+                           : "Take device and workers from this file; without ADDRESS both ends are in this process")
         ->type_name("FILE");
     command
         .add_option("--attach", arguments.attach,
-                    "Path attached goes through the pollcored that listens at this socket; --config names what that "
-                    "runs with. With ADDRESS this is a client, with --port a server, else both ends are in this "
-                    "process")
+                    serves
+                        ? "Path attached goes through the pollcored that listens at this socket; --config names what "
+                          "that runs with"
+                        : "Path attached goes through the pollcored that listens at this socket; --config names what "
+                          "that runs with. Without ADDRESS, --port makes this a server; else both ends are in this "
+                          "process")
         ->type_name("SOCKET");
     command.add_option("-p,--port", arguments.port, "TCP port of the server (18515)")->type_name("PORT");
     command
-        .add_option("-x,--gid-index", arguments.gid_index,
-                    "Index in the GID table of this end, for connections without rdma_cm")
+        .add_option(
+            "-x,--gid-index", arguments.gid_index,
+            "Index in the GID table of this end, for connections without rdma_cm (the GID of the address by which "
+            "the two reach each other, else the first of RoCE v2)")
         ->type_name("INDEX");
     command
         .add_option("-I,--inline_size", arguments.inline_size,
@@ -60,7 +67,9 @@ void add_place_options(CLI::App& command, TestArguments& arguments) {
                     "'[{spin = \"20us\"}, \"event\"]'")
         ->type_name("LADDER");
     command.add_option("--timeout", arguments.timeout, "Longest wait for a single message (10s)")->type_name("TIME");
-    command.add_option("--client-timeout", arguments.client_timeout, "How long a server waits for its client (60s)")
+    command
+        .add_option("--client-timeout", arguments.client_timeout,
+                    "How long a server for one client waits for it to come (60s)")
         ->type_name("TIME");
     command.add_option("--clients", arguments.clients, "Clients that a server serves at the same time (1)")
         ->type_name("COUNT");
@@ -69,11 +78,13 @@ void add_place_options(CLI::App& command, TestArguments& arguments) {
 
 void add_path_option(CLI::App& command, TestArguments& arguments, const char* usual) {
     command
-        .add_option("--path", arguments.path,
-                    fmt::format("direct: plain verbs on the calling thread. event: plain verbs with a completion "
-                                "channel. runtime: through a worker. attached: through a worker, by a process that "
-                                "attaches. Several with commas; both: direct and runtime; all: attached, too ({})",
-                                usual))
+        .add_option(
+            "--path", arguments.path,
+            fmt::format("direct: plain verbs on the calling thread. event: plain verbs; the thread sleeps on a "
+                        "completion channel. runtime: through a worker of this process. attached: through rings "
+                        "in shared memory, to a worker of this process, or with --attach to one of a pollcored. "
+                        "Several with commas; both: direct and runtime; all: attached, too ({})",
+                        usual))
         ->type_name("{direct,event,runtime,attached,both,all}");
 }
 
@@ -82,7 +93,10 @@ void add_path_option(CLI::App& command, TestArguments& arguments, const char* us
 void add_test_options(CLI::App& command, TestArguments& arguments, Test test) {
     arguments.test = test;
     const bool lat = test == Test::lat;
-    command.add_option("ADDRESS", arguments.address, "Server to connect to; without it this is the server. Numeric");
+    command.add_option(
+        "ADDRESS", arguments.address,
+        "Server to connect to, numeric. Without it both ends are in this process on a software device, with "
+        "--loopback or with --config; else this is a server for one client");
     command
         .add_option("-o,--op", arguments.op,
                     "send, write, write-imm, read, fetch-add, cmp-swap, several with commas, or all (send; with "
@@ -160,6 +174,7 @@ void add_test_options(CLI::App& command, TestArguments& arguments, Test test) {
     if (lat) {
         command.add_flag("--brief", arguments.brief, "Print one short table that needs no glossary, and what it means");
     }
+    command.add_flag("--report_gbits", arguments.report_gbits, "The table has Gb/s, not MiB/s");
     // Outputs.
     command.add_option("--json", arguments.json, "Write everything that was measured to this file, too")
         ->type_name("FILE");
@@ -180,7 +195,7 @@ void add_test_options(CLI::App& command, TestArguments& arguments, Test test) {
         ->type_name("FILE");
     command.add_option("--tolerance", arguments.tolerance, "How much worse than the baseline it may be (5%)")
         ->type_name("SHARE");
-    add_place_options(command, arguments);
+    add_place_options(command, arguments, false);
     command.add_flag("-F,--CPU-freq", arguments.cpu_freq, "Accepted: CPU frequencies are judged after the measurement");
 }
 
@@ -227,20 +242,22 @@ PerfCommandLine::PerfCommandLine() {
     of_wake = app.add_subcommand(
         "wake", "What each way to wait costs: how long waking up takes, and how much CPU waiting does");
     of_report = app.add_subcommand("report", "Makes one page for the browser of one or several results");
-    for (CLI::App* each : {&app, of_lat, of_bw, of_rate, of_serve, of_wake, of_report}) {
+    for (CLI::App* each : {&app, of_lat, of_bw, of_rate, of_wake}) {
         each->footer(manual::footer(sections()));
     }
+    of_serve->footer(manual::footer(serve_sections()));
+    of_report->footer(manual::footer(report_sections()));
     add_test_options(*of_lat, lat, Test::lat);
     add_test_options(*of_bw, bw, Test::bw);
     add_test_options(*of_rate, rate, Test::rate);
     serve.serve = true;
     add_path_option(*of_serve, serve, "as the client's");
-    add_place_options(*of_serve, serve);
+    add_place_options(*of_serve, serve, true);
     add_options(*of_wake, wake);
     add_options(*of_report, report);
     help.show(app, {{"--version"}});
     const auto show_test = [&](CLI::App& command) {
-        help.show(command, {{"ADDRESS"},
+        help.show(command, {{"ADDRESS", "Server to connect to; without it this is the server"},
                             {"--op", "send, write, write-imm, read, or all (send)"},
                             {"--path", "direct, event, runtime, attached, both, all"},
                             {"--device", "Device as ibv_devices(1) prints it, or soft0"},
@@ -286,6 +303,22 @@ std::vector<manual::Section> PerfCommandLine::sections() {
               {"1", "It could not measure: the device, the connection or the peer failed, or a byte was wrong."},
               {"2", "The command line is wrong, or the device cannot do what it asks for."},
               {"3", "It has measured, and missed a limit or the baseline; standard error says by how much."}}}};
+}
+
+std::vector<manual::Section> PerfCommandLine::serve_sections() {
+    return {
+        {"Exit status",
+         {{"0", "It was told to stop; or with --once, its client has measured."},
+          {"1",
+           "It could not serve: the port or the device; or with --once, no client came, or the measurement failed."},
+          {"2", "The command line is wrong."}}}};
+}
+
+std::vector<manual::Section> PerfCommandLine::report_sections() {
+    return {{"Exit status",
+             {{"0", "The page is there."},
+              {"1", "The page could not be written."},
+              {"2", "The command line is wrong, or a file is no result of pollperf."}}}};
 }
 
 CommandLine parse_command_line(int argc, const char* const* argv) {

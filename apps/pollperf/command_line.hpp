@@ -57,6 +57,7 @@ struct TestArguments {
     bool verify = false;
     bool rdma_cm = false;
     bool service = false;
+    bool report_gbits = false;
     bool brief = false;
     std::filesystem::path json;
     std::filesystem::path csv;

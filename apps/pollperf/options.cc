@@ -351,7 +351,9 @@ void resolve_paths(const TestArguments& arguments, const config::Cpus& cpus, Tes
 void resolve_ops(const TestArguments& arguments, TestOptions& options) {
     std::string op = arguments.op;
     if (op.empty()) {
-        op = arguments.config.empty() || options.role == Role::client ? "send" : "all";
+        op = arguments.brief                                            ? "send,write,read,fetch-add"
+             : arguments.config.empty() || options.role == Role::client ? "send"
+                                                                        : "all";
     }
     options.ops = parse_ops(op);
     if (op == "all") {
@@ -404,6 +406,7 @@ void resolve_depths(const TestArguments& arguments, TestOptions& options) {
     refuse_if(arguments.signal_every.has_value() && (!stream || open), "--cq-mod",
               "only bw and rate in a closed loop leave out completions");
     refuse_if(arguments.bidirectional && !stream, "--bidirectional", "it is for bw and rate");
+    refuse_if(arguments.bidirectional && open, "--bidirectional", "an open loop has one direction");
     options.bidirectional = arguments.bidirectional;
     const auto range = [](const char* name, std::optional<std::uint32_t> given, std::uint32_t usual,
                           std::uint32_t most) { return in_range<std::uint32_t>(name, given.value_or(usual), 1, most); };
@@ -494,10 +497,13 @@ void resolve_connection(const TestArguments& arguments, TestOptions& options) {
     }
     options.rdma_cm = arguments.rdma_cm && options.role == Role::client;
     options.service = arguments.service;
+    refuse_if(arguments.rdma_cm && options.role == Role::both, "--rdma_cm",
+              "both ends are in this process, which connects them itself");
+    const bool by_cm = options.rdma_cm || options.service;
     refuse_if(options.rdma_cm && options.transport == QpType::ud, "--rdma_cm",
               "it connects RC and UC; UD has no connections");
-    refuse_if(options.rdma_cm && options.mtu != 0, "--mtu", "rdma_cm chooses the MTU");
-    refuse_if(options.rdma_cm && arguments.gid_index.has_value(), "--gid-index",
+    refuse_if(by_cm && options.mtu != 0, "--mtu", "rdma_cm chooses the MTU");
+    refuse_if(by_cm && arguments.gid_index.has_value(), "--gid-index",
               "rdma_cm chooses the GID by the address; say the address that has the GID instead");
     if (options.service) {
         refuse_if(options.role != Role::client, "--service", "say the address of the service");
@@ -514,6 +520,7 @@ void resolve_connection(const TestArguments& arguments, TestOptions& options) {
 }
 
 void resolve_outputs(const TestArguments& arguments, TestOptions& options) {
+    options.report_gbits = arguments.report_gbits;
     options.brief = arguments.brief;
     if (options.brief) {
         refuse_if(options.role != Role::both || options.test != Test::lat, "--brief",
@@ -583,11 +590,17 @@ EndLayout layout_of(const TestOptions& options) {
     const std::uint64_t fit = std::max<std::uint64_t>(2, kBufferBytesMost / ends / 2 / (size + kCacheLine));
     const auto slots = static_cast<std::uint32_t>(
         stream && options.verify ? std::min<std::uint64_t>(options.tx_depth, fit) : std::uint64_t{1});
-    auto receive_slots = static_cast<std::uint32_t>(receives ? std::min<std::uint64_t>(options.rx_depth, fit) : 2);
+    // Receives whose bytes nobody looks at may share buffers, so that a sweep up to long messages has as many of them.
+    const bool own_buffers = options.verify || arrival_of(options.flow) == Arrival::write_ring;
+    auto receive_slots = receives ? options.rx_depth : 2;
+    if (own_buffers) {
+        receive_slots = static_cast<std::uint32_t>(std::min<std::uint64_t>(receive_slots, fit));
+    }
     if (receive_slots > 32) {
         receive_slots -= receive_slots % 32;  // receives are posted again in batches of 32
     }
-    return {size, slots, receive_slots, options.transport};
+    const auto buffers = static_cast<std::uint32_t>(std::min<std::uint64_t>(receive_slots, fit));
+    return {size, slots, receive_slots, buffers, options.transport};
 }
 
 std::uint64_t iterations_of(const TestOptions& options, std::uint32_t size) noexcept {
@@ -595,7 +608,11 @@ std::uint64_t iterations_of(const TestOptions& options, std::uint32_t size) noex
         return options.iterations;
     }
     const std::uint64_t least = std::uint64_t{10} * options.rounds * options.threads;
-    return std::min(options.iterations, std::max(least, kBytesUsual / size));
+    // A window that is never full would be measured at its beginning and its end only.
+    const std::uint64_t full =
+        options.test == Test::lat ? 0 : std::uint64_t{4} * options.rounds * options.queue_pairs * options.tx_depth;
+    const std::uint64_t usual = std::min(options.iterations, std::max(least, kBytesUsual / size));
+    return std::max(usual, std::min(full, std::max(least, 4 * kBytesUsual / size)));
 }
 
 bool is_server(const TestArguments& arguments) {
@@ -649,6 +666,11 @@ TestOptions resolve(const TestArguments& arguments, const config::Cpus& cpus) {
               "its receiver looks for the bytes in its memory, and no event tells of them; --op "
               "send,write-imm,read,fetch-add,cmp-swap can wait for events");
     options.verify = arguments.verify;
+    const bool streams_writes = (options.test != Test::lat || options.arrivals) &&
+                                std::any_of(options.ops.begin(), options.ops.end(),
+                                            [](Op op) { return op == Op::write || op == Op::write_imm; });
+    refuse_if(options.verify && options.transport == QpType::uc && streams_writes, "--verify",
+              "UC may lose writes, and nobody knows which ones have arrived; it can check sends");
     resolve_sizes(arguments, options);
     resolve_depths(arguments, options);
     resolve_counts(arguments, cpus, options);
@@ -680,12 +702,13 @@ ServeOptions resolve_server(const TestArguments& arguments, const config::Cpus& 
               "outputs and limits", "the client has the figures; give them to the client");
     resolve_device(arguments, cpus, options);
     if (!arguments.path.empty()) {
-        const auto paths = parse_paths(arguments.path, options.wait == Waiting::sleep);
+        const auto paths = parse_paths(arguments.path, options.wait == Waiting::sleep || arguments.events);
         refuse_if(paths.size() > 1, "--path", "a server has one path, or without --path that of each client");
         options.path = paths.front();
     } else if (!options.attach.empty()) {
         options.path = PathKind::attached;
     }
+    refuse_if(arguments.events && arguments.path.empty(), "--events", "say --path event");
     refuse_if(!options.attach.empty() && options.path != PathKind::attached, "--attach", "it is for --path attached");
     refuse_if(!options.attach.empty() && arguments.config.empty(), "--attach",
               "say what the daemon runs with: --config FILE");
@@ -697,7 +720,8 @@ ServeOptions resolve_server(const TestArguments& arguments, const config::Cpus& 
     const bool plain = options.path && !has_worker(*options.path);
     // A client may ask for a path with a worker, so there has to be a CPU for one, if there are two at all.
     const bool needs_worker = !plain && (cpus.allowed.size() > 1 || options.wait != Waiting::spin);
-    resolve_cores(arguments, cpus, Role::server, needs_worker, options.path == PathKind::event, 1,
+    resolve_cores(arguments, cpus, Role::server, needs_worker, options.path == PathKind::event,
+                  static_cast<std::uint32_t>(std::max<std::size_t>(1, arguments.core.size())),
                   in_range<std::uint32_t>("--workers", arguments.workers.value_or(1), 1, kWorkersMax), options);
     return options;
 }

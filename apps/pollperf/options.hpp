@@ -77,6 +77,7 @@ struct TestOptions : PlaceOptions {
     std::string address;   ///< the server's address, without the port
     std::uint16_t port = 0;
 
+    bool report_gbits = false;
     bool brief = false;
     std::filesystem::path json;
     std::filesystem::path csv;

@@ -19,6 +19,8 @@ struct PerfCommandLine {
     PerfCommandLine& operator=(const PerfCommandLine&) = delete;
 
     [[nodiscard]] static std::vector<manual::Section> sections();
+    [[nodiscard]] static std::vector<manual::Section> serve_sections();
+    [[nodiscard]] static std::vector<manual::Section> report_sections();
 
     CLI::App app{"Measures RDMA operations: plain verbs, and through pollcore's workers", "pollperf"};
     // Subcommands of `app`.

@@ -14,6 +14,7 @@
 #include "pollperf/measure/path_run_of.hpp"
 #include "pollperf/paths/direct_path.hpp"
 #include "pollperf/paths/runtime_path.hpp"
+#include "pollperf/threads.hpp"
 
 namespace pollcore::perf {
 namespace {
@@ -142,11 +143,13 @@ std::unique_ptr<PathRun> Place::make(PathKind path, PathSetup setup, PathPlan pl
     setup.gid = options_.config.devices.front().gid;
     setup.workers = options_.workers;
     setup.inline_max = inline_most(path);
+    setup.others = plan.role != Role::both || plan.cores.size() > 1;
     const std::size_t threads = plan.cores.size();
     const auto of = [&]<class Path>(auto&& one) -> std::unique_ptr<PathRun> {
         std::vector<std::unique_ptr<Path>> paths;
         for (std::size_t i = 0; i < threads; ++i) {
-            // Each thread begins at another worker.
+            // Where its thread will run, so that its memory is near. Each thread begins at another worker.
+            const PinnedScope pinned(plan.cores[i]);
             paths.push_back(one(setup));
             if (!setup.workers.empty()) {
                 std::rotate(setup.workers.begin(),

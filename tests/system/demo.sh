@@ -55,7 +55,7 @@ for attempt in range(ATTEMPTS):
     require(SHOWN, details)
     with open(f"{work}/json") as file:
         report = json.load(file)
-    if {hop["op"] for hop in report["hops"]} != {"send", "write", "read", "fetch-add"}:
+    if {hop["op"] for hop in report["hops"]} != {"send", "write", "write-imm", "read", "fetch-add", "cmp-swap"}:
         sys.exit(f"the demo does not measure every operation\n{details}")
     if not GOALS:
         sys.exit()

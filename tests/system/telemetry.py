@@ -101,6 +101,8 @@ def answers(client, daemon):
     for command in wanted:
         if "Param" not in client.ask(f"/help,{command}")[command]:
             fail(f"{command} has no help")
+    # The segment's figures are some 50 ms old.
+    until("all sessions are counted", lambda: client.ask("/pollcore/runtime")["sessions"] == SERVICES + 1)
     runtime = client.ask("/pollcore/runtime")
     if runtime["name"] != "telemetry-test" or runtime["runtimes"] != 1 or runtime["workers"] != 1 or runtime["sessions"] != SERVICES + 1 or \
             not runtime["cycles_per_second"]:

@@ -111,6 +111,10 @@ const Refused kRefused[] = {
     {"bw -d soft0 -q 3 --threads 2", "a multiple of the 2 threads"},
     {"bw -d soft0 --path direct --threads 200 -q 200", "spin need a CPU each"},
     {"bw -d soft0 --path runtime -q 4 --sessions 3", "divides the 4 queue pairs"},
+    {"bw -d soft0 -b --rate 1k", "an open loop has one direction"},
+    {"bw -d soft0 -R", "both ends are in this process"},
+    {"bw -d soft0 --path direct -c UC -o write --verify", "nobody knows which ones have arrived"},
+    {"lat -d rxe0 --service -x 1 192.0.2.1", "rdma_cm chooses the GID"},
     {"bw -d soft0 --rate 10x", "--rate 10x"},
     {"bw -d soft0 --rate 0", "--rate 0"},
     {"bw -d soft0 --rate 2G", "--rate 2G"},
@@ -138,6 +142,7 @@ const Refused kRefusedServers[] = {
     {"serve -d rxe0 --path direct,runtime", "a server has one path"},
     {"serve -d rxe0 --attach /tmp/x --path direct", "it is for --path attached"},
     {"serve -d rxe0 --clients 0", "--clients 0"},
+    {"lat -d rxe0 -e", "say --path event"},
     {"lat -d rxe0 --json x", "give them to the client"},
     {"bw -d rxe0 --min-bw 1GiB", "give them to the client"},
     {"lat -d rxe0 -p 0", "--port 0"},
@@ -234,6 +239,10 @@ TEST(PollperfOptions, LongMessagesHaveFewerBuffersAndIterations) {
     EXPECT_LE(2 * layout.bytes(), 3 * kBufferBytesMost);
     EXPECT_GE(layout.receive_slots, 2u);
     EXPECT_EQ(iterations_of(parse("-d soft0 -s 8MiB -n 100000", "bw"), 8u << 20), 100000u);
+    // A sweep has as many receives for short messages as a run of these alone; long ones share buffers.
+    const EndLayout sweep = layout_of(parse("-d soft0 -a -o send", "bw"));
+    EXPECT_EQ(sweep.receive_slots, 512u);
+    EXPECT_LT(sweep.receive_buffers, 512u);
     // Each operation in flight has a buffer of its own only if its bytes are checked.
     EXPECT_EQ(layout_of(parse("-d soft0 -s 64", "bw")).out_slots, 1u);
     EXPECT_EQ(layout_of(parse("-d soft0 -s 64 --verify", "bw")).out_slots, 128u);

@@ -617,10 +617,6 @@ TEST(PollperfText, ItHasHopsSpreadStagesAndWarnings) {
     expect_narrow(text);
 }
 
-TEST(PollperfText, AServerWithoutMeasurementsSaysWhoHasThem) {
-    EXPECT_NE(text_report(results_of(perf::Test::lat, {})).find("its report has the figures"), std::string::npos);
-}
-
 TEST(PollperfText, AMeasurementWithoutSamplesHasNoFigures) {
     const Measurement none{.test = perf::Test::lat, .size = 77};
     const auto rows = lines_with_first(text_report(results_of(perf::Test::lat, {none})), "77");

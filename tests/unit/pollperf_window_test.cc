@@ -721,11 +721,27 @@ TEST(PollperfWindow, AServerFindsAWrongByte) {
     EXPECT_THROW(run.window.serve(stop), MeasurementError);
 }
 
-TEST(PollperfWindow, AServerWithoutAClientStallsInTime) {
+TEST(PollperfWindow, AServerWaitsForAQuietClientUntilItIsToldOtherwise) {
     WindowRun run(many(Op::send, 16));
     run.path.hide_far_ends();
+    unsigned looks = 0;
+    Watch watch(std::chrono::milliseconds(1), [&] {
+        if (++looks == 3) {
+            throw MeasurementError("the client has left");
+        }
+    });
+    Window<DevicePath, VirtualClock> window(run.path, run.workload, watch, 1, VirtualClock{&run.path.time});
     const std::atomic<bool> stop{false};
-    EXPECT_THROW(run.window.serve(stop), MeasurementError);
+    EXPECT_THROW(window.serve(stop), MeasurementError);
+    EXPECT_EQ(looks, 3u);
+}
+
+TEST(PollperfWindow, AStopEndsTheSendingEarlyAndNothingStaysInFlight) {
+    WindowRun run(many(Op::send, 16));
+    const std::atomic<bool> stop{true};
+    const Done done = run.window.run({.operations = 1'000'000}, run.recorder, &stop);
+    EXPECT_LT(done.operations, 1000u);
+    EXPECT_TRUE(run.path.end(0).idle());
 }
 
 TEST(PollperfWindow, WhatDoesNotArriveIsNotWaitedForForEver) {

@@ -44,7 +44,10 @@ public:
         greatest_ = std::max(greatest_, value);
     }
     Histogram& operator+=(const Histogram& other) noexcept {
-        for (std::size_t i = 0; i < kBuckets; ++i) {
+        if (other.count_ == 0) {
+            return *this;
+        }
+        for (std::size_t i = bucket_of(other.least_); i <= bucket_of(other.greatest_); ++i) {
             counts_[i] += other.counts_[i];
         }
         if (count_ == 0) {
@@ -59,7 +62,17 @@ public:
         greatest_ = std::max(greatest_, other.greatest_);
         return *this;
     }
-    void clear() { *this = Histogram(); }
+    /// Touches only the buckets that are in use: a measuring loop calls it.
+    void clear() noexcept {
+        if (count_ != 0) {
+            std::fill(counts_.begin() + static_cast<std::ptrdiff_t>(bucket_of(least_)),
+                      counts_.begin() + static_cast<std::ptrdiff_t>(bucket_of(greatest_) + 1), std::uint64_t{0});
+        }
+        count_ = 0;
+        origin_ = sum_ = squares_ = 0;
+        least_ = std::numeric_limits<std::uint64_t>::max();
+        greatest_ = 0;
+    }
 
     [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
     [[nodiscard]] std::uint64_t least() const noexcept { return count_ == 0 ? 0 : least_; }
@@ -82,7 +95,7 @@ public:
         // A billionth is subtracted, because 0.9999 * 10000 may be a little more than 9999.
         const double wanted = std::max(1.0, std::ceil((fraction - 1e-9) * static_cast<double>(count_)));
         std::uint64_t below = 0;
-        for (std::size_t bucket = 0; bucket < kBuckets && count_ != 0; ++bucket) {
+        for (std::size_t bucket = count_ == 0 ? kBuckets : bucket_of(least_); bucket < kBuckets; ++bucket) {
             below += counts_[bucket];
             if (static_cast<double>(below) >= wanted) {
                 return std::clamp(greatest_of(bucket), least_, greatest_);

@@ -37,7 +37,7 @@ void begin_workload(Path& path, const Workload& workload) {
                     store_byte(&in[size - 1], pattern(0, size - 1));
                     break;
                 case Op::read:
-                    if (workload.verify && !workload.reads_own_writes()) {
+                    if (workload.verify) {
                         fill(in, 1);
                     }
                     break;

@@ -27,7 +27,8 @@ struct PathPlan {
     unsigned connections = 1;             ///< of each thread
     std::vector<std::uint32_t> cores;     ///< the CPU of each thread
     std::chrono::milliseconds timeout{};  ///< longest wait for a single message
-    int worker_thread = 0;                ///< kernel id of the first worker's thread; 0: it belongs to another process
+    bool warm_rounds = true;  ///< each round of a closed loop begins with a few operations that do not count
+    int worker_thread = 0;    ///< kernel id of the first worker's thread; 0: it belongs to another process
     /// Called now and then during long waits. Throws if the measurement has to end.
     std::function<void()> look_about{};
 };

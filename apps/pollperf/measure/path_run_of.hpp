@@ -107,8 +107,10 @@ public:
         return lanes_.front()->path->connect(0, address, {}, timeout);
     }
     void disconnect(std::chrono::milliseconds timeout) override {
+        const auto deadline = std::chrono::steady_clock::now() + timeout;
         for (const auto& lane : lanes_) {
-            lane->path->disconnect(timeout);
+            const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+            lane->path->disconnect(std::max(left, std::chrono::milliseconds(1)));
         }
     }
 
@@ -156,15 +158,21 @@ public:
             const std::optional<int> worker =
                 index == 0 && plan_.worker_thread != 0 ? std::optional(plan_.worker_thread) : std::nullopt;
             NoiseWatch noise({this_thread_id()}, {plan_.cores[index]}, worker);
-            noise.begin();
-            done[index] = run(lane, mine, *lane.recorder);
-            disturbances[index] = noise.end();
-            if (sent) {
-                lane.rendezvous->arrive_and_wait();
-                if (index == 0) {
-                    sent();
+            try {
+                begin_round(lane, mine);
+                noise.begin();
+                done[index] = run(lane, mine, *lane.recorder);
+                disturbances[index] = noise.end();
+                if (sent) {
+                    lane.rendezvous->arrive_and_wait();
+                    if (index == 0) {
+                        sent();
+                    }
+                    serve_or_stop(lane);
                 }
-                serve_or_stop(lane);
+            } catch (...) {
+                stop_serving();  // or the others would serve on, and nobody would learn of the failure
+                throw;
             }
         });
         stop_.store(false, std::memory_order_relaxed);
@@ -195,6 +203,10 @@ public:
         result.inlined = workload_.inlined;
         result.bidirectional = workload_.bidirectional;
         result.half_round_trip = !workload_.one_sided;
+        result.tx_depth = workload_.tx_depth;
+        result.post_list = workload_.post_list;
+        result.signal_every = workload_.signal_every;
+        result.verified = workload_.verify;
         result.ns_per_unit = ns_per_unit();
         if (arrivals_) {
             result.offered_per_s = arrivals_->per_s * static_cast<double>(lanes_.size());
@@ -292,13 +304,24 @@ private:
         });
     }
 
+    // Between two rounds the thread slept, or did not exist yet. The first operations after that are slow for a reason
+    // that is not the device's.
+    void begin_round(Lane& lane, const Until& until) {
+        constexpr std::uint64_t kOperations = 20;  // on each connection
+        if (!arrivals_ && plan_.warm_rounds) {
+            Recorder unused = recorder();
+            (void)run(lane, {.operations = std::min(until.operations, kOperations * plan_.connections)}, unused);
+        }
+    }
+
     Done run(Lane& lane, const Until& until, Recorder& recorder) {
         if (lane.window) {
             if (!arrivals_) {
-                return lane.window->run(until, recorder);
+                return lane.window->run(until, recorder, &stop_);
             }
             Arrivals arrivals = *arrivals_;
             arrivals.seed = ++lane.seed;
+            arrivals.phase = static_cast<double>(lane.index) / static_cast<double>(lanes_.size());
             return lane.window->run_open(until, arrivals, recorder);
         }
         return one_at_a_time(lane, until, recorder);
@@ -310,15 +333,17 @@ private:
                                 ? static_cast<std::uint64_t>(static_cast<double>(until.time.count()) * cycles_per_ns())
                                 : ~std::uint64_t{0};
         const std::uint64_t began = stamp();
-        while (done.operations < until.operations && stamp() - began < budget) {
+        while (done.operations < until.operations && stamp() - began < budget &&
+               !stop_.load(std::memory_order_relaxed)) {
             const auto n =
                 static_cast<std::size_t>(std::min<std::uint64_t>(lane.chunk, until.operations - done.operations));
             const std::span<std::uint64_t> part = std::span(lane.samples).first(n);
+            const std::uint64_t from = stamp();
             lane.ping_pong->run(plan_.role, part);
+            done.units += stamp() - from;
             recorder.add_part(part);
             const std::uint64_t units = std::accumulate(part.begin(), part.end(), std::uint64_t{0});
             done.operations += n;
-            done.units += units;
             const double each = std::max(1.0, static_cast<double>(units) / static_cast<double>(n));
             lane.chunk = static_cast<std::size_t>(std::clamp(
                 kChunkNs * cycles_per_ns() / each, static_cast<double>(kChunkLeast), static_cast<double>(kChunkMost)));

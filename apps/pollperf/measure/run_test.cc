@@ -103,11 +103,16 @@ public:
                 measure(op, size, progress);
             }
         }
-        for (Line& line : lines_) {
-            if (client_) {
-                client_->close(line.peer_id);
+        try {
+            for (Line& line : lines_) {
+                if (client_) {
+                    client_->close(line.peer_id);
+                }
+                line.run->disconnect(options_.timeout);
             }
-            line.run->disconnect(options_.timeout);
+        } catch (const std::exception& error) {
+            // All was measured, and is worth a report.
+            results_.warnings.push_back(fmt::format("the connections could not be ended: {}", error.what()));
         }
     }
 
@@ -119,7 +124,8 @@ private:
         PathPlan plan{.role = options_.role,
                       .connections = plan_.connections,
                       .cores = options_.cores,
-                      .timeout = options_.timeout};
+                      .timeout = options_.timeout,
+                      .warm_rounds = options_.warmup != 0u};
         if (client_) {
             plan.look_about = [this] { client_->look(); };
         }
@@ -198,6 +204,10 @@ private:
             } else {
                 const std::uint64_t up_to = all * round / options_.rounds;
                 until.operations = up_to - std::exchange(done, up_to);
+            }
+            if (client_ && options_.bidirectional && options_.usual_iterations) {
+                // The two sides begin some milliseconds apart, and a round has to be much longer than that.
+                until = {.time = kRoundOfBoth};
             }
             for (Line& line : lines_) {
                 progress.step(fmt::format("{}, {} bytes, {}: round {} of {}", op_name(op), line.workload.size,
@@ -288,7 +298,9 @@ private:
         if (has_worker(line.kind)) {
             result.sessions = options_.sessions;
             result.workers = static_cast<std::uint32_t>(options_.workers.size());
+            result.flow = options_.flow;
         }
+        result.yields = options_.wait_on(line.kind) == Waiting::yield;
         result.peer_operations = line.peer_operations;
         result.peer_seconds = line.peer_seconds;
         if (client_ && line.workload.one_sided && !is_answered(line.workload.op)) {
@@ -320,6 +332,7 @@ private:
         return options_.duration * static_cast<std::int64_t>(steps() / options_.rounds);
     }
 
+    static constexpr std::chrono::milliseconds kRoundOfBoth{200};
     /// The first connection after the network came up may need seconds to find the peer's link address (ARP).
     static constexpr std::chrono::seconds kConnectLeast{10};
 
@@ -395,6 +408,9 @@ std::vector<std::pair<std::string, std::string>> settings_of(const TestOptions& 
         say("worker-core", fmt::format("{}", options.worker_core));
     }
     say("verify", options.verify ? "yes" : "no");
+    if (options.report_gbits) {
+        say("report_gbits", "yes");
+    }
     return all;
 }
 
@@ -427,7 +443,8 @@ Results run_test(const TestOptions& options) {
     if (before && after) {
         results.round_trip = {*before, *after};
     }
-    results.warnings = noise_warnings(results);
+    const auto noise = noise_warnings(results);
+    results.warnings.insert(results.warnings.end(), noise.begin(), noise.end());
     return results;
 }
 

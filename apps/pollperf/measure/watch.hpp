@@ -56,6 +56,19 @@ public:
             }
         }
     }
+    /// As idle(), for a loop that may rightly have nothing to do for a long time.
+    template <class Path>
+    void attend(Path& path, unsigned end, const char* what) {
+        if (++spins_ >= path.spins_per_look()) [[unlikely]] {
+            spins_ = 0;
+            if (look(looks_++)) {
+                path.look_after_peer(end, what);
+                if (look_about_) {
+                    look_about_();
+                }
+            }
+        }
+    }
 
     [[nodiscard]] std::chrono::milliseconds timeout() const noexcept { return timeout_; }
 

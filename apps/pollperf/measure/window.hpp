@@ -56,6 +56,7 @@ struct Arrivals {
     double per_s = 0;
     bool poisson = false;
     std::uint64_t seed = 1;
+    double phase = 0;  ///< of even arrivals: the first is due after this share of an interval
 };
 
 template <class Path, class Clock = CycleClock>
@@ -80,9 +81,9 @@ public:
     }
 
     /// Returns when the operations that were posted are done. With Until::time, operations that are done later than
-    /// that do not count.
-    Done run(const Until& until, Recorder& recorder) {
-        return workload_.verify ? closed<true>(until, recorder) : closed<false>(until, recorder);
+    /// that do not count. If `stop` becomes true, the loop ends early.
+    Done run(const Until& until, Recorder& recorder, const std::atomic<bool>* stop = nullptr) {
+        return workload_.verify ? closed<true>(until, recorder, stop) : closed<false>(until, recorder, stop);
     }
 
     /// All operations that were due count, also those that were posted or done after the time.
@@ -98,7 +99,7 @@ public:
                 receive();
                 watch_.moved();
             } else {
-                watch_.idle(path_, 0, "messages");
+                watch_.attend(path_, 0, "messages");
             }
         }
     }
@@ -130,6 +131,9 @@ public:
     }
 
 private:
+    /// An open loop that needs so many times its time to post what was due is given up.
+    static constexpr double kOverrunMost = 10;
+
     struct Flight {
         std::uint64_t to_post = 0;         ///< operations of the closed loop that are left
         std::uint64_t seen = 0;            ///< EndState::completed, as far as it was counted
@@ -143,7 +147,7 @@ private:
     // ---- the closed loop ----
 
     template <bool kVerify>
-    Done closed(const Until& until, Recorder& recorder) {
+    Done closed(const Until& until, Recorder& recorder, const std::atomic<bool>* stop) {
         Done done;
         const std::uint64_t began = clock_.now();
         const std::uint64_t ends = until.by_time() ? began + units(until.time) : ~std::uint64_t{0};
@@ -152,7 +156,8 @@ private:
         }
         std::uint64_t now = began;
         recorder.resume(began);
-        while (now < ends && unfinished()) {
+        // Relaxed: `stop` publishes no other data.
+        while (now < ends && unfinished() && !(stop != nullptr && stop->load(std::memory_order_relaxed))) {
             bool posted = false;
             for (unsigned end = 0; end < flights_.size(); ++end) {
                 Flight& flight = flights_[end];
@@ -292,13 +297,20 @@ private:
         const std::uint64_t began = clock_.now();
         const double ends =
             until.by_time() ? static_cast<double>(units(until.time)) : std::numeric_limits<double>::infinity();
-        double due = 0;  // since the beginning. A double, so that an interval need not be a whole number of units
+        // Since the beginning. A double, so that an interval need not be a whole number of units.
+        double due = arrivals.poisson ? interval * exponential(random) : interval * arrivals.phase;
         std::uint64_t to_post = until.operations;
         unsigned turn = 0;
         std::uint64_t now = began;
         recorder.resume(began);
         const auto all_posted = [&] { return to_post == 0 || due >= ends; };
         while (!all_posted() || in_flight()) {
+            if (until.by_time() && static_cast<double>(now - began) > kOverrunMost * ends) [[unlikely]] {
+                throw MeasurementError(
+                    fmt::format("path {}, {}: {:.0f} operations a second are more than {:.0f} times "
+                                "what it can do, so that the queue of those that are due never ends",
+                                path_name(Path::kKind), op_name(workload_.op), arrivals.per_s, kOverrunMost));
+            }
             bool posted = false;
             while (!all_posted() && static_cast<double>(now - began) >= due) {
                 const auto& state = path_.end(turn);

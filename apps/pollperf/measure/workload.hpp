@@ -144,29 +144,32 @@ struct Workload {
     /// Whether each message is written into a buffer that the device may still read. The writer then has to wait for
     /// the completion of the previous message.
     [[nodiscard]] bool buffer_reused() const noexcept { return verify || (op == Op::write && !inlined); }
-    /// Whether a verified read is checked against bytes that this end has written there before. Else the peer's program
-    /// fills the memory.
-    [[nodiscard]] bool reads_own_writes() const noexcept { return test == Test::lat && tx_depth == 1; }
 };
 
 /// The layout of an end's memory. First come `out_slots` buffers for outgoing messages and for the results of reads and
-/// atomics. Then come `in_slots` buffers that the peer writes and reads, and does atomics on. `receive_slots` buffers
-/// follow, in which messages arrive.
+/// atomics. Then come `in_slots` buffers that the peer writes and reads, and does atomics on. `receive_buffers`
+/// buffers follow, in which messages arrive.
 struct EndLayout {
     std::uint32_t size = 0;  ///< the most bytes of a message
     std::uint32_t out_slots = 1;
     std::uint32_t in_slots = 1;
     std::uint32_t receive_slots = 1;
+    /// The receives use so many buffers in turn. Fewer than receives if nobody looks at the bytes and they are long.
+    std::uint32_t receive_buffers = 1;
     std::uint32_t receive_offset = 0;  ///< bytes before a message in its receive buffer: UD's header
     std::size_t stride = 0;            ///< bytes of a buffer, without that header
     std::size_t receive_stride = 0;
 
     EndLayout() = default;
     EndLayout(std::uint32_t message_size, std::uint32_t slots, std::uint32_t receives, QpType transport)
+        : EndLayout(message_size, slots, receives, receives, transport) {}
+    EndLayout(std::uint32_t message_size, std::uint32_t slots, std::uint32_t receives, std::uint32_t buffers,
+              QpType transport)
         : size(message_size),
           out_slots(slots),
           in_slots(slots),
           receive_slots(receives),
+          receive_buffers(buffers),
           receive_offset(transport == QpType::ud ? kGrhSize : 0),
           stride(lines(std::max(message_size, kAtomicSize))),
           receive_stride(lines(std::max(message_size, kAtomicSize) + receive_offset)) {}
@@ -175,11 +178,11 @@ struct EndLayout {
     [[nodiscard]] std::size_t in(std::uint64_t n) const noexcept { return (out_slots + n % in_slots) * stride; }
     /// Where receive number n begins, with UD's header.
     [[nodiscard]] std::size_t receive(std::uint64_t n) const noexcept {
-        return (std::size_t{out_slots} + in_slots) * stride + n % receive_slots * receive_stride;
+        return (std::size_t{out_slots} + in_slots) * stride + n % receive_buffers * receive_stride;
     }
     [[nodiscard]] std::uint32_t receive_length() const noexcept { return size + receive_offset; }
     [[nodiscard]] std::size_t bytes() const noexcept {
-        return (std::size_t{out_slots} + in_slots) * stride + receive_slots * receive_stride;
+        return (std::size_t{out_slots} + in_slots) * stride + receive_buffers * receive_stride;
     }
 
 private:

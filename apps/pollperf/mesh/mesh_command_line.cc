@@ -25,7 +25,7 @@ MeshCommandLine::MeshCommandLine() {
            "direct: plain verbs. event: plain verbs with a completion channel. runtime: through a worker of each "
            "rank. attached: through a pollcored's worker (direct; with --attach attached)")
         ->type_name("{direct,event,runtime,attached}");
-    app.add_option("-x,--gid-index", arguments.gid_index, "Index in the GID table, the same on each host")
+    app.add_option("-x,--gid-index", arguments.gid_index, "Index in the GID table of this rank's device")
         ->type_name("INDEX");
     app.add_option("-I,--inline_size", arguments.inline_size,
                    "Messages up to this size travel in the work request (220, or what the device takes; on a software "
@@ -42,7 +42,7 @@ MeshCommandLine::MeshCommandLine() {
     app.add_option("--timeout", arguments.timeout, "Longest wait for a single message (10s)")->type_name("TIME");
     // What is measured.
     app.add_option("--only", arguments.only,
-                   "Leave out the others: latency, bandwidth, incast, all-to-all, with commas")
+                   "Measure these parts only: latency, bandwidth, incast, all-to-all, with commas (all)")
         ->type_name("PARTS");
     app.add_option(
            "-o,--op", arguments.op,

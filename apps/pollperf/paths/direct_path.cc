@@ -29,6 +29,7 @@ DirectPath::DirectPath(Device& device, const PathSetup& setup)
       memory_(static_cast<std::byte*>(::operator new[](setup.layout.bytes() * setup.ends, kMemoryAlignment))),
       pd_(device.create_pd(), {&device}),
       repost_batch_(repost_batch(setup.layout.receive_slots)),
+      yields_(setup.wait == Waiting::yield && setup.others),
       ends_(setup.ends) {
     const std::size_t bytes = layout_.bytes() * setup.ends;
     std::memset(memory_.get(), 0, bytes);

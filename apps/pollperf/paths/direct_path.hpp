@@ -121,8 +121,15 @@ public:
 
     /// Polls, for a loop that has something else to do.
     std::size_t poll() { return take(); }
-    /// Polls, for a loop that has nothing else to do within `patience`. EventPath then sleeps.
-    std::size_t poll(std::chrono::nanoseconds) { return take(); }
+    /// Polls, for a loop that has nothing else to do within `patience`. EventPath then sleeps; with Waiting::yield this
+    /// path gives up its CPU, if another thread has to run.
+    std::size_t poll(std::chrono::nanoseconds) {
+        const std::size_t n = take();
+        if (n == 0 && yields_) [[unlikely]] {
+            give_up_cpu();
+        }
+        return n;
+    }
     /// Waits between two polls have no system call, so that a loop need not look at the clock each time.
     [[nodiscard]] static constexpr std::uint32_t spins_per_look() noexcept { return Watch::kSpinsPerLook; }
 
@@ -224,6 +231,7 @@ private:
     std::uint32_t repost_batch_ = 1;
     unsigned send_flags_ = 0;
     bool changing_ = false;  ///< requests differ from one to the next
+    bool yields_ = false;
     std::uint64_t send_doorbells_ = 0;
     std::uint64_t receive_doorbells_ = 0;
     std::vector<std::unique_ptr<Requests>> requests_;

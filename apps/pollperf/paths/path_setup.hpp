@@ -28,6 +28,8 @@ struct PathSetup {
     /// The address whose GID is used by connections without rdma_cm. If empty, the first GID of RoCE v2.
     std::string gid;
     Waiting wait = Waiting::spin;
+    /// Whether another thread has to run for an operation to end. Only then does waiting plain verbs yield the CPU.
+    bool others = false;
     FlowControl flow = FlowControl::off;  ///< only for a path through a worker
     unsigned sessions = 1;                ///< of this thread, on a path through workers; the ends are dealt out to them
     std::vector<std::string> workers;     ///< names; session i is at worker i modulo their number

@@ -73,12 +73,14 @@ void Client::start(std::uint32_t id, const std::optional<Until>& sends) {
 }
 
 void Client::await_sent(std::uint32_t id) {
-    (void)ask({{"do", "await"}, {"id", id}});
+    // The server answers at once, so that it can also be told other things.
+    while (!read_bool(ask({{"do", "await"}, {"id", id}}), "sent")) {
+    }
 }
 
 Client::Sent Client::stop(std::uint32_t id) {
     const auto answer = ask({{"do", "stop"}, {"id", id}});
-    const nlohmann::json seconds = read_any(answer, "seconds");
+    const nlohmann::json& seconds = read_any(answer, "seconds");
     return {read_number<std::uint64_t>(answer, "operations", 0, ~std::uint64_t{0}),
             seconds.is_number() ? seconds.get<double>() : 0};
 }

@@ -15,6 +15,7 @@ using Letter = nlohmann::json;
 constexpr std::uint64_t kMemoryMost = 8ull << 30;
 constexpr std::uint32_t kConnectionsMost = 4096;
 constexpr std::uint32_t kDepthMost = 65536;
+constexpr std::uint32_t kPostListMost = 256;
 constexpr std::uint64_t kAnyNumber = std::numeric_limits<std::uint64_t>::max();
 
 // The value of an enumeration by its name.
@@ -39,9 +40,15 @@ const Letter& member(const Letter& json, const char* key) {
 
 }  // namespace
 
+std::uint64_t ConnectionPlan::bytes() const {
+    constexpr std::uint64_t kBytesOfRequest = 256;  // in a queue, and in the books about it
+    return std::uint64_t{threads} * connections *
+           (setup(1).layout.bytes() + kBytesOfRequest * (std::uint64_t{send_depth} + receive_slots + post_list));
+}
+
 PathSetup ConnectionPlan::setup(unsigned sides) const {
     PathSetup setup;
-    setup.layout = EndLayout(size, slots, receive_slots, transport);
+    setup.layout = EndLayout(size, slots, receive_slots, receive_buffers, transport);
     setup.ends = sides * connections;
     setup.transport = transport;
     setup.send_depth = send_depth;
@@ -59,6 +66,7 @@ ConnectionPlan connection_plan(const TestOptions& options) {
             .size = layout.size,
             .slots = layout.out_slots,
             .receive_slots = layout.receive_slots,
+            .receive_buffers = layout.receive_buffers,
             .send_depth = std::max(options.tx_depth, kSendDepthLeast),
             .post_list = options.post_list,
             .threads = options.threads,
@@ -74,6 +82,7 @@ Letter to_json(const ConnectionPlan& plan) {
             {"size", plan.size},
             {"slots", plan.slots},
             {"receive_slots", plan.receive_slots},
+            {"receive_buffers", plan.receive_buffers},
             {"send_depth", plan.send_depth},
             {"post_list", plan.post_list},
             {"threads", plan.threads},
@@ -90,8 +99,9 @@ ConnectionPlan read_connection_plan(const Letter& json) {
     plan.size = read_number<std::uint32_t>(json, "size", 1, 64u << 20);
     plan.slots = read_number<std::uint32_t>(json, "slots", 1, kDepthMost);
     plan.receive_slots = read_number<std::uint32_t>(json, "receive_slots", 1, kDepthMost);
+    plan.receive_buffers = read_number<std::uint32_t>(json, "receive_buffers", 1, plan.receive_slots);
     plan.send_depth = read_number<std::uint32_t>(json, "send_depth", 1, kDepthMost);
-    plan.post_list = read_number<std::uint32_t>(json, "post_list", 1, plan.send_depth);
+    plan.post_list = read_number<std::uint32_t>(json, "post_list", 1, std::min(plan.send_depth, kPostListMost));
     plan.threads = read_number<std::uint32_t>(json, "threads", 1, 256);
     plan.connections = read_number<std::uint32_t>(json, "connections", 1, kConnectionsMost);
     plan.sessions = read_number<std::uint32_t>(json, "sessions", 1, plan.connections);
@@ -102,7 +112,7 @@ ConnectionPlan read_connection_plan(const Letter& json) {
     }
     plan.flow = *flow;
     plan.rdma_cm = read_bool(json, "rdma_cm");
-    const std::uint64_t bytes = std::uint64_t{plan.threads} * plan.connections * plan.setup(1).layout.bytes();
+    const std::uint64_t bytes = plan.bytes();
     if (plan.threads * plan.connections > kConnectionsMost || bytes > kMemoryMost) {
         throw MeasurementError(fmt::format("the peer asks for {} queue pairs with {} MiB; there may be {} with {} MiB",
                                            plan.threads * plan.connections, bytes >> 20, kConnectionsMost,
@@ -191,6 +201,9 @@ Workload read_workload(const Letter& json, const ConnectionPlan& plan) {
     workload.tx_depth = read_number<std::uint32_t>(json, "tx_depth", 1, plan.send_depth);
     workload.post_list = read_number<std::uint32_t>(json, "post_list", 1, plan.post_list);
     workload.signal_every = read_number<std::uint32_t>(json, "signal_every", 1, plan.send_depth);
+    if (workload.one_sided && workload.signal_every > std::max(1u, workload.tx_depth / 2)) {
+        throw MeasurementError("the peer asks for a completion too seldom");
+    }
     if (!can_do(plan.transport, workload.op)) {
         throw MeasurementError(fmt::format("{} has no {}", transport_name(plan.transport), op_name(workload.op)));
     }
@@ -259,9 +272,11 @@ std::string read_text(const Letter& json, const char* key) {
     return text.substr(0, kTextMost);
 }
 
-Letter read_any(const Letter& json, const char* key) {
+const Letter& read_any(const Letter& json, const char* key) {
+    // Not a copy: copying a letter of many levels would take a stack of as many.
+    static const Letter kNothing;
     const auto at = json.find(key);
-    return at != json.end() ? *at : Letter();
+    return at != json.end() ? *at : kNothing;
 }
 
 std::vector<std::uint64_t> read_counts(const Letter& json, const char* key, std::size_t count) {

@@ -19,7 +19,7 @@
 namespace pollcore::perf {
 
 /// Both sides must speak the same one.
-inline constexpr int kProtocol = 2;
+inline constexpr int kProtocol = 3;
 
 /// The connections of a path, which both sides make alike.
 struct ConnectionPlan {
@@ -27,6 +27,7 @@ struct ConnectionPlan {
     std::uint32_t size = 0;  ///< the most bytes of a message
     std::uint32_t slots = 1;
     std::uint32_t receive_slots = 2;
+    std::uint32_t receive_buffers = 2;
     std::uint32_t send_depth = 64;
     std::uint32_t post_list = 1;
     std::uint32_t threads = 1;
@@ -36,6 +37,8 @@ struct ConnectionPlan {
     FlowControl flow = FlowControl::off;
     bool rdma_cm = false;
 
+    /// The memory that one side takes, with its queues.
+    [[nodiscard]] std::uint64_t bytes() const;
     /// `sides` is 2 if both ends of each connection are in this process.
     [[nodiscard]] PathSetup setup(unsigned sides) const;
 };
@@ -72,7 +75,7 @@ template <class T>
 /// A text that may be printed: without control characters, and not longer than some lines. Empty if there is none.
 [[nodiscard]] std::string read_text(const nlohmann::json& json, const char* key);
 /// A member that may have any value; null if there is none.
-[[nodiscard]] nlohmann::json read_any(const nlohmann::json& json, const char* key);
+[[nodiscard]] const nlohmann::json& read_any(const nlohmann::json& json, const char* key);
 [[nodiscard]] std::vector<std::uint64_t> read_counts(const nlohmann::json& json, const char* key, std::size_t count);
 
 }  // namespace pollcore::perf

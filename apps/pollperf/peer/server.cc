@@ -38,11 +38,15 @@ constexpr std::chrono::milliseconds kConnectTime{30'000};
 constexpr std::chrono::milliseconds kArrivalTime{100};
 // The server waits for its client without a limit: a lost client is noticed on the control channel.
 constexpr std::chrono::hours kNoLimit{24};
+// A client gets no more memory for all its paths.
+constexpr std::uint64_t kBytesMost = 16ull << 30;
 
 /// The server's ends of one path of one client, and the thread that serves them.
 class ServedPath {
 public:
-    ServedPath(std::unique_ptr<PathRun> run, const ConnectionPlan& plan) : run_(std::move(run)), plan_(plan) {}
+    /// `gone` becomes true when the measuring threads have to give up whatever they wait for.
+    ServedPath(std::unique_ptr<PathRun> run, const ConnectionPlan& plan, std::shared_ptr<std::atomic<bool>> gone)
+        : run_(std::move(run)), plan_(plan), gone_(std::move(gone)) {}
     ~ServedPath() { end(); }
 
     [[nodiscard]] PathRun& run() noexcept { return *run_; }
@@ -53,8 +57,20 @@ public:
         start([this, token = std::move(token)] { run_->accept_all(token, kConnectTime); });
     }
     void await_accepted() { join(); }
+    void set_connected() noexcept { stage_ = Stage::connected; }
+
+    void begin(const Workload& workload) {
+        demand(stage_ != Stage::opened);
+        workload_ = workload;
+        run_->begin(workload, std::nullopt);
+        stage_ = Stage::begun;
+    }
+    /// Throws if no workload has begun.
+    void demand_begun() const { demand(stage_ == Stage::begun); }
 
     void serve(const std::optional<Until>& sends) {
+        demand_begun();
+        demand(!sends || (workload_.one_sided && workload_.bidirectional));
         sent_ = !sends;
         start([this, sends] {
             sends ? run_->round(*sends,
@@ -125,15 +141,26 @@ private:
             std::rethrow_exception(std::exchange(failure_, nullptr));
         }
     }
+    static void demand(bool holds) {
+        if (!holds) {
+            throw MeasurementError("the client asks for something that is not its turn");
+        }
+    }
     void end() noexcept {
+        gone_->store(true, std::memory_order_relaxed);  // relaxed: it publishes no other data
         run_->stop_serving();
         if (thread_.joinable()) {
             thread_.join();
         }
     }
 
+    enum class Stage { opened, connected, begun };
+
     std::unique_ptr<PathRun> run_;
     ConnectionPlan plan_;
+    std::shared_ptr<std::atomic<bool>> gone_;
+    Stage stage_ = Stage::opened;
+    Workload workload_;
     std::mutex mutex_;
     std::condition_variable changed_;
     bool sent_ = true;
@@ -145,8 +172,13 @@ private:
 /// One client, from its first message to its last.
 class ServedClient {
 public:
-    ServedClient(Socket socket, const ServeOptions& options, std::shared_ptr<OwnRuntime> runtime)
-        : options_(options), channel_(std::move(socket)), place_(options, std::move(runtime)) {}
+    /// `place_number`: how many other clients there are.
+    ServedClient(Socket socket, const ServeOptions& options, std::shared_ptr<OwnRuntime> runtime,
+                 std::size_t place_number)
+        : options_(options),
+          place_number_(place_number),
+          channel_(std::move(socket)),
+          place_(options, std::move(runtime)) {}
 
     /// Returns when the client has left. Throws if a measurement has failed.
     void serve(const std::atomic<bool>& stop) {
@@ -213,6 +245,7 @@ private:
         }
         if (what == "connect") {
             path.run().connect(read_ends(read_any(request, "ends"), path.ends()));
+            path.set_connected();
             return ok();
         }
         if (what == "listen") {
@@ -221,6 +254,7 @@ private:
         if (what == "accepted") {
             path.await_accepted();
             path.run().set_remote(read_ends(read_any(request, "ends"), path.ends()));
+            path.set_connected();
             return ok();
         }
         if (what == "begin") {
@@ -232,11 +266,9 @@ private:
             return ok();
         }
         if (what == "await") {
-            while (!path.await_sent(std::chrono::milliseconds(200))) {
-                channel_.look();
-            }
+            const bool sent = path.await_sent(std::chrono::milliseconds(200));
             path.look();
-            return ok();
+            return {{"ok", true}, {"sent", sent}};
         }
         if (what == "stop") {
             path.stop();
@@ -244,6 +276,7 @@ private:
             return {{"ok", true}, {"operations", sent.operations}, {"seconds", sent.seconds}};
         }
         if (what == "count") {
+            path.demand_begun();
             const auto posted = read_counts(request, "posted", path.ends());
             return {
                 {"ok", true}, {"arrived", path.run().arrived(posted, kArrivalTime)}, {"posted", path.run().posted()}};
@@ -274,14 +307,26 @@ private:
         if (plan.flow != FlowControl::off && !has_worker(path)) {
             throw MeasurementError("this server has plain verbs, which have no flow control");
         }
+        if (has_worker(path) && options_.wait == Waiting::sleep && plan.sessions > 1) {
+            throw MeasurementError("this server's threads sleep, each on one session: use one session for each thread");
+        }
+        bytes_ += plan.bytes();
+        if (bytes_ > kBytesMost) {
+            throw MeasurementError(fmt::format("the client's paths take more than {} MiB together", kBytesMost >> 20));
+        }
+        const auto gone = std::make_shared<std::atomic<bool>>(false);
         PathPlan of_path{.role = Role::server,
                          .connections = plan.connections,
-                         .cores = std::vector(plan.threads, options_.cores.front()),
-                         .timeout = kNoLimit};
-        spread(of_path.cores);
+                         .cores = cores_for(plan.threads),
+                         .timeout = kNoLimit,
+                         .look_about = [gone] {
+                             if (gone->load(std::memory_order_relaxed)) {
+                                 throw MeasurementError("the client has left");
+                             }
+                         }};
         auto run = place_.make(path, plan.setup(1), std::move(of_path));
         const Json ends = to_json(run->own_ends());
-        paths_.push_back(std::make_unique<ServedPath>(std::move(run), plan));
+        paths_.push_back(std::make_unique<ServedPath>(std::move(run), plan, gone));
         return {{"ok", true},
                 {"id", paths_.size() - 1},
                 {"path", path_name(path)},
@@ -290,17 +335,23 @@ private:
                 {"ends", ends}};
     }
 
-    // The first thread has the server's CPU; further threads have the CPUs that are not the worker's.
-    void spread(std::vector<std::uint32_t>& cores) const {
-        std::vector<std::uint32_t> free;
+    // The server's own CPUs, and then those that are no worker's. Several clients begin at different ones.
+    [[nodiscard]] std::vector<std::uint32_t> cores_for(std::uint32_t threads) const {
+        std::vector<std::uint32_t> order = options_.cores;
         for (const std::uint32_t cpu : config::Cpus::of_this_process().allowed) {
-            if (cpu != options_.cores.front() && (options_.workers.empty() || cpu != options_.worker_core)) {
-                free.push_back(cpu);
+            const auto& workers = options_.config.workers;
+            const bool taken =
+                std::find(order.begin(), order.end(), cpu) != order.end() ||
+                std::any_of(workers.begin(), workers.end(), [&](const WorkerConfig& one) { return one.core == cpu; });
+            if (!taken) {
+                order.push_back(cpu);
             }
         }
-        for (std::size_t i = 1; i < cores.size() && !free.empty(); ++i) {
-            cores[i] = free[(i - 1) % free.size()];
+        std::vector<std::uint32_t> cores;
+        for (std::uint32_t thread = 0; thread < threads; ++thread) {
+            cores.push_back(order[(place_number_ + thread) % order.size()]);
         }
+        return cores;
     }
 
     Json listen(ServedPath& path, const Json& request) {
@@ -329,7 +380,7 @@ private:
         if (workload.buffer_reused() && !workload.one_sided) {
             workload.signal_every = 1;  // the client's messages may be inline where this end's are not
         }
-        path.run().begin(workload, std::nullopt);
+        path.begin(workload);
     }
 
     ServedPath& path_of(const Json& request) {
@@ -341,6 +392,8 @@ private:
     }
 
     const ServeOptions& options_;
+    const std::size_t place_number_;
+    std::uint64_t bytes_ = 0;  ///< of all paths
     ControlChannel channel_;
     Place place_;
     bool greeted_ = false;
@@ -379,8 +432,10 @@ public:
     }
 
     void add(Socket socket) {
+        const std::size_t others = all_.size();
         One& one = all_.emplace_back();
-        one.thread = std::thread([this, &one, socket = std::move(socket)]() mutable { serve(one, std::move(socket)); });
+        one.thread = std::thread(
+            [this, &one, others, socket = std::move(socket)]() mutable { serve(one, std::move(socket), others); });
     }
     /// Waits until fewer than `most` are served, or a signal has come. Returns whether that is so.
     [[nodiscard]] bool await_fewer(std::size_t most, int stop) {
@@ -415,12 +470,12 @@ private:
         bool ended = false;
     };
 
-    void serve(One& one, Socket socket) noexcept {
+    void serve(One& one, Socket socket, std::size_t others) noexcept {
         std::string peer = "a client";
         std::optional<std::string> failure;
         std::optional<ServedClient> client;
         try {
-            client.emplace(std::move(socket), options_, runtime_);
+            client.emplace(std::move(socket), options_, runtime_, others);
             peer = client->peer();
             fmt::print(stderr, "pollperf: serves {}\n", peer);
             client->serve(stop_);

@@ -140,6 +140,9 @@ bool is_counterpart(const PlainJson& result, const Measurement& one) {
     return text_at(result, "op") == op_name(one.op) && text_at(result, "path") == path_name(one.path) &&
            (transport.empty() || transport == transport_name(one.transport)) && same_number("bytes", one.size) &&
            same_number("queue_pairs", one.queue_pairs) && same_number("sessions", one.sessions) &&
+           same_number("tx_depth", one.tx_depth) && same_number("post_list", one.post_list) &&
+           same_number("signal_every", one.signal_every) && same_flag("verified", one.verified) &&
+           (!result.contains("flow") || text_at(result, "flow") == flow_control_name(one.flow)) &&
            same_number("threads", one.threads) && same_number("workers", one.workers) &&
            same_flag("bidirectional", one.bidirectional) && same_flag("half_round_trip", one.half_round_trip) &&
            std::abs(offered - one.offered_per_s) <= 1e-6 * std::max(offered, one.offered_per_s);

@@ -128,7 +128,8 @@ void warn_of_governor(std::vector<std::string>& sentences, const HostFacts& host
 // is in flight at a time, and each is a sample.
 std::optional<double> covered_share(const Measurement& one) {
     if (one.test != Test::lat || one.offered_per_s > 0 || one.threads != 1 || one.queue_pairs != 1 ||
-        one.bidirectional || one.latency.count() != one.operations || one.operations == 0 || one.seconds <= 0) {
+        one.bidirectional || one.verified || one.latency.count() != one.operations || one.operations == 0 ||
+        one.seconds <= 0) {
         return std::nullopt;
     }
     return one.latency.sum() * one.ns_per_unit * (one.half_round_trip ? 2 : 1) / (one.seconds * 1e9);
@@ -281,10 +282,13 @@ std::vector<std::string> noise_warnings(const Results& results) {
                 });
             }
         };
-        often(switched, one.threads > 1 ? "each measuring thread" : "the measuring thread", noise.application,
-              one.threads);
-        if (noise.worker) {
-            often(worker_switched, "the worker", *noise.worker, 1);
+        // A thread that yields is taken off its CPU because it asks for it.
+        if (!one.yields) {
+            often(switched, one.threads > 1 ? "each measuring thread" : "the measuring thread", noise.application,
+                  one.threads);
+            if (noise.worker) {
+                often(worker_switched, "the worker", *noise.worker, 1);
+            }
         }
         const std::vector<double> rounds = round_values(one);
         if (rounds.size() >= kRoundsForSpread) {

@@ -58,8 +58,14 @@ struct Measurement {
     std::uint32_t sessions = 0;  ///< 0 on paths without a worker
     std::uint32_t threads = 1;
     std::uint32_t workers = 0;
+    std::uint32_t tx_depth = 1;
+    std::uint32_t post_list = 1;
+    std::uint32_t signal_every = 1;
+    FlowControl flow = FlowControl::off;
     bool inlined = false;
     bool bidirectional = false;
+    bool verified = false;  ///< bytes were checked between the operations
+    bool yields = false;    ///< the threads give up their CPU while they wait, which the kernel counts as involuntary
     /// If true, the latencies are half round trips, else times from post (or, in an open loop, from the time at which
     /// the request was due) to completion.
     bool half_round_trip = false;
@@ -119,7 +125,7 @@ struct Results {
     std::string peer;     ///< description of the other end, if it is another process
     std::string memory;   ///< the kind of memory of the runtime's rings and buffers; empty without a runtime
     bool hugepages = false;
-    bool verified = false;                                      ///< every byte was checked
+    bool verified = false;                                      ///< bytes were checked
     std::vector<std::pair<std::string, std::string>> settings;  ///< name and value of each effective setting
     std::vector<Measurement> measurements;
     std::optional<RoundTrips> round_trip;

@@ -133,7 +133,7 @@ void title(std::string& text, const Results& results) {
         settings += fmt::format("{}{} {}", settings.empty() ? "" : ", ", name, value);
     }
     if (results.verified) {
-        settings += fmt::format("{}every byte checked", settings.empty() ? "" : ", ");
+        settings += fmt::format("{}bytes checked", settings.empty() ? "" : ", ");
     }
     if (!settings.empty()) {
         wrap(text, "  settings  ", settings);
@@ -511,16 +511,12 @@ std::string label(const Measurement& measurement) {
 std::string text_report(const Results& results) {
     std::string text;
     title(text, results);
-    if (results.measurements.empty()) {
-        text += "the client did its operations and left; its report has the figures\n\n";
-    } else {
-        comparison(text, results);
-        limit(text, results);
-        tables(text, results);
-        side_effects(text, results);
-        stage_table(text, results);
-        spread(text, results);
-    }
+    comparison(text, results);
+    limit(text, results);
+    tables(text, results);
+    side_effects(text, results);
+    stage_table(text, results);
+    spread(text, results);
     for (const std::string& warning : results.warnings) {
         wrap(text, "warning: ", warning);
     }
