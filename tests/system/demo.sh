@@ -22,7 +22,7 @@ import json, os, subprocess, sys
 
 GOALS = os.environ.get("GOALS")
 BOUND, ATTACHED, PLAUSIBLE, WANTED, ATTEMPTS = 1.6, 1.05, 0.6, 9, 30
-SHOWN = ("direct", "runtime", "difference / round trip", "attached / runtime", "context switches", "ran on",
+SHOWN = ("direct", "runtime", "difference  / round trip", "attached   / runtime", "application's switches", "ran on",
          "two processes, both attached to one daemon", "client 2 ")
 work, build = sys.argv[1:]
 BRIEF = ("by verbs, on the", "through a worker", "from another process", "send a message", "write to the peer's memory",
