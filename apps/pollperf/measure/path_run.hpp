@@ -82,10 +82,9 @@ public:
     virtual void stop_serving() noexcept = 0;
     /// How many messages the ends have posted since begin().
     [[nodiscard]] virtual std::vector<std::uint64_t> posted() const = 0;
-    /// How many messages have arrived at each end since begin(). Waits for those that are missing of `expected`, for at
-    /// most `time`. With Workload::verify, checks what the peer has written.
-    [[nodiscard]] virtual std::vector<std::uint64_t> arrived(std::span<const std::uint64_t> expected,
-                                                             std::chrono::milliseconds time) = 0;
+    /// How many messages have arrived at each end since begin(). Waits for those that are missing of `expected`, as
+    /// long as others come. With Workload::verify, checks what the peer has written.
+    [[nodiscard]] virtual std::vector<std::uint64_t> arrived(std::span<const std::uint64_t> expected) = 0;
 
 protected:
     PathRun() = default;

@@ -27,6 +27,7 @@ public:
     /// `paths` has one path for each thread.
     PathRunOf(PathPlan plan, std::vector<std::unique_ptr<Path>> paths) : plan_(std::move(plan)) {
         for (auto& path : paths) {
+            path->hand_over();  // from the thread that has posted its receives
             lanes_.push_back(std::make_unique<Lane>(std::move(path), plan_));
             lanes_.back()->seed = lanes_.size() << 32;
         }
@@ -236,13 +237,13 @@ public:
         }
         return all;
     }
-    [[nodiscard]] std::vector<std::uint64_t> arrived(std::span<const std::uint64_t> expected,
-                                                     std::chrono::milliseconds time) override {
+    [[nodiscard]] std::vector<std::uint64_t> arrived(std::span<const std::uint64_t> expected) override {
         std::vector<std::uint64_t> all;
         for (std::size_t i = 0; i < lanes_.size(); ++i) {
             Lane& lane = *lanes_[i];
             const auto mine = expected.subspan(i * plan_.connections, plan_.connections);
-            take_arrivals(lane, mine, 0, time);
+            take_arrivals(lane, mine, 0);
+            lane.path->hand_over();
             for (unsigned end = 0; end < plan_.connections; ++end) {
                 all.push_back(lane.path->end(end).arrived());
             }
@@ -301,6 +302,7 @@ private:
             const PinnedScope pinned(plan_.cores[index]);
             together.arrive_and_wait();
             work(lane, mine);
+            lane.path->hand_over();
         });
     }
 
@@ -429,13 +431,14 @@ private:
         return now;
     }
 
-    void take_arrivals(Lane& lane, std::span<const std::uint64_t> expected, unsigned first_receiver,
-                       std::chrono::milliseconds time) {
+    void take_arrivals(Lane& lane, std::span<const std::uint64_t> expected, unsigned first_receiver) {
         if (!lane.window) {
             return;
         }
         if (takes_receive(workload_.op)) {
-            lane.window->finish(expected, first_receiver, time);
+            // What was sent by RC comes, however late. Others may have lost it.
+            lane.window->finish(expected, first_receiver,
+                                std::chrono::milliseconds(workload_.transport == QpType::rc ? 10'000 : 100));
         }
         if (workload_.verify && workload_.transport == QpType::rc &&
             (workload_.op == Op::write || workload_.op == Op::write_imm)) {
@@ -449,7 +452,6 @@ private:
         if (!workload_.one_sided || is_answered(workload_.op)) {
             return;
         }
-        constexpr std::chrono::milliseconds kPatience{100};
         std::uint64_t arrived = 0;
         for (const auto& lane : lanes_) {
             std::vector<std::uint64_t> near;
@@ -460,10 +462,11 @@ private:
                 near.push_back(a.issued - a.issued_before);
                 far.push_back(b.issued - b.issued_before);
             }
-            take_arrivals(*lane, near, plan_.connections, kPatience);
+            take_arrivals(*lane, near, plan_.connections);
             if (workload_.bidirectional) {
-                take_arrivals(*lane, far, 0, kPatience);
+                take_arrivals(*lane, far, 0);
             }
+            lane->path->hand_over();
             for (unsigned end = workload_.bidirectional ? 0 : plan_.connections; end < 2 * plan_.connections; ++end) {
                 arrived += lane->path->end(end).arrived();
             }

@@ -311,7 +311,7 @@ private:
                 result.sent = std::accumulate(posted.begin(), posted.end(), std::uint64_t{0});
             }
             if (options_.bidirectional) {
-                const auto here = line.run->arrived(counted.posted, std::chrono::milliseconds(100));
+                const auto here = line.run->arrived(counted.posted);
                 if (takes_receive(line.workload.op)) {
                     *result.arrived += std::accumulate(here.begin(), here.end(), std::uint64_t{0});
                     result.sent += std::accumulate(counted.posted.begin(), counted.posted.end(), std::uint64_t{0});

@@ -56,6 +56,8 @@ public:
     [[nodiscard]] bool peer_left();
     void disconnect(std::chrono::milliseconds timeout);
 
+    /// Another thread may use the path next.
+    void hand_over() noexcept {}
     /// Gets ready for the loops. All earlier requests must be done.
     void prepare(const Workload& workload);
     /// Posts one operation that is not timed, and is signaled.

@@ -162,6 +162,12 @@ void RuntimePath::disconnect(std::chrono::milliseconds timeout) {
     }
 }
 
+void RuntimePath::hand_over() noexcept {
+    for (Session& session : sessions_) {
+        session.hand_over();
+    }
+}
+
 void RuntimePath::prepare(const Workload& workload) {
     workload_ = workload;
     flags_ = workload.inlined ? static_cast<std::uint8_t>(kInline) : std::uint8_t{0};

@@ -47,6 +47,8 @@ public:
     [[nodiscard]] bool peer_left() const;
     void disconnect(std::chrono::milliseconds timeout);
 
+    /// Another thread may use the path next.
+    void hand_over() noexcept;
     void prepare(const Workload& workload);
     void post_once(Op op, unsigned end);
 
