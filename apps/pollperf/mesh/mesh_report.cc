@@ -381,7 +381,7 @@ std::vector<std::string> mesh_warnings(const MeshResults& results) {
                 silent.size() == 1 ? "" : fmt::format(", and none of {} other pairs", silent.size() - 1)));
         }
     }
-    // Of the ranks with the same trouble, one sentence names the worst.
+    // One sentence names the worst of the ranks that have one trouble.
     const auto worst = [&](auto&& share) {
         return std::max_element(results.ranks.begin(), results.ranks.end(),
                                 [&](const MeshRank& a, const MeshRank& b) { return share(a) < share(b); });

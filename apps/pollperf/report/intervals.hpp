@@ -35,7 +35,7 @@ inline constexpr std::size_t kRoundsForInterval = 6;
 /// The figure by which one measurement is compared with another.
 enum class Figure : std::uint8_t { typical_ns, bytes_per_s, operations_per_s };
 
-/// Of a latency test the typical latency, of a bandwidth test the bytes, of a rate test the operations.
+/// A latency test is compared by its typical latency, a bandwidth test by its bytes, a rate test by its operations.
 [[nodiscard]] Figure main_figure(const Measurement& measurement) noexcept;
 /// The figure's key in the JSON: "typical_ns".
 [[nodiscard]] std::string_view figure_name(Figure figure) noexcept;

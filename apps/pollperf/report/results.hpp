@@ -82,7 +82,7 @@ struct Measurement {
     std::uint64_t receive_doorbells = 0;
     std::optional<StageLatency> stages;  ///< of a sample of the requests; only on paths with a worker
 
-    /// Of the other direction, if bidirectional.
+    /// What the peer has sent, if the measurement is bidirectional.
     std::uint64_t peer_operations = 0;
     double peer_seconds = 0;
     /// Messages that the receiving ends counted, of `sent`; empty if they count none, as with writes. Fewer than those
