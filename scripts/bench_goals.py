@@ -39,9 +39,6 @@ OUT_OF_REACH = {
     "worker with its provider, 16 QPs at random / model of costs, at least": (0.8, "0.87 to 0.95: faster than the model of costs says"),
     **{f"worker with its provider, {load} / model of costs, at most": (1.2, "1.00 to 1.09, in some runs a quarter of the samples above 1.10")
        for load in ("bursts of 16", "bursts of 32", "16 QPs at random", "64 QPs at random", "256 QPs at random", "1024 QPs at random")},
-    "pollperf direct / perftest on Soft-RoCE, read": (1.3, "0.95 to 1.26, in a guest that is emulated by software; the middle of five rounds is 1.03"),
-    **{f"time of bandwidth, pollperf direct / perftest on Soft-RoCE, {op}": (1.8, "0.98 to 1.74: perftest itself had 30 or 45 MB/s, pollperf always 30; the cause is not known")
-       for op in ("send", "write")},
     **{f"{attack}: longest control call of another process, ms": (50, "10 to 25 in two seconds, the longest in ten 84: attacker, callers and the daemon's other threads share one CPU")
        for attack in ("much-memory", "many-objects", "many-requests", "silent-addresses")},
 }

@@ -18,6 +18,12 @@ void demand_allowed(std::uint32_t cpu, const std::set<std::uint32_t>& allowed, c
     }
 }
 
+/// `cpus`, those that are in `bound` before the others.
+std::vector<std::uint32_t> bound_first(std::vector<std::uint32_t> cpus, const std::set<std::uint32_t>& bound) {
+    std::stable_partition(cpus.begin(), cpus.end(), [&](std::uint32_t cpu) { return bound.contains(cpu); });
+    return cpus;
+}
+
 }  // namespace
 
 Placement place(const PlacementWish& wish) {
@@ -57,6 +63,7 @@ Placement place(const PlacementWish& wish) {
     if (wish.role == Role::server) {
         std::reverse(order.begin(), order.end());
     }
+    order = bound_first(std::move(order), wish.bound);
     const auto first_except = [&](auto&& taken) -> std::optional<std::uint32_t> {
         const auto at = std::find_if_not(order.begin(), order.end(), taken);
         return at == order.end() ? std::nullopt : std::optional(*at);
@@ -112,7 +119,7 @@ std::vector<std::uint32_t> more_cpus(const MoreCpus& wish) {
         return cpus;
     }
     std::vector<std::uint32_t> free;
-    for (const std::uint32_t cpu : wish.allowed) {
+    for (const std::uint32_t cpu : bound_first({wish.allowed.begin(), wish.allowed.end()}, wish.bound)) {
         if (cpu != wish.first && !wish.taken.contains(cpu)) {
             free.push_back(cpu);
         }

@@ -23,6 +23,7 @@ struct PlacementWish {
     /// The application's thread does not spin, so that it can share the only CPU of a machine with the worker.
     bool takes_turns = false;
     std::set<std::uint32_t> allowed;  ///< CPUs that this process may use
+    std::set<std::uint32_t> bound{};  ///< those in `allowed` that taskset(1) and the like gave it: they come first
     /// The CPUs that a configuration gives to workers, beginning with the measured worker. May be empty.
     std::vector<std::uint32_t> workers;
     std::optional<std::uint32_t> core;         ///< --core
@@ -30,13 +31,14 @@ struct PlacementWish {
 };
 
 /// Chooses the CPUs. A client takes the lowest CPUs and a server takes the highest, so that both can run on one
-/// machine. Throws UsageError if the wish cannot be granted.
+/// machine; either takes those to which it is bound first. Throws UsageError if the wish cannot be granted.
 [[nodiscard]] Placement place(const PlacementWish& wish);
 
 struct MoreCpus {
     std::uint32_t first = 0;  ///< already chosen
     std::uint32_t wanted = 1;
     std::set<std::uint32_t> allowed;
+    std::set<std::uint32_t> bound{};   ///< come first
     std::set<std::uint32_t> taken;     ///< by others
     std::vector<std::uint32_t> named;  ///< on the command line; empty, or as many as are wanted
     bool may_share = false;            ///< threads that give up their CPU while they wait may share one

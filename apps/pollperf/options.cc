@@ -229,6 +229,7 @@ void resolve_cores(const TestArguments& arguments, const config::Cpus& cpus, Rol
         .needs_worker = needs_worker,
         .takes_turns = sleeps || options.wait != Waiting::spin,
         .allowed = cpus.allowed,
+        .bound = cpus.bound,
         .core = arguments.core.empty() ? std::nullopt : std::optional(arguments.core.front()),
         .worker_core = arguments.worker_core.empty() ? std::nullopt : std::optional(arguments.worker_core.front())};
     for (const WorkerConfig& worker : options.config.workers) {
@@ -248,6 +249,7 @@ void resolve_cores(const TestArguments& arguments, const config::Cpus& cpus, Rol
             worker_cores = more_cpus({.first = placement.worker,
                                       .wanted = workers,
                                       .allowed = cpus.allowed,
+                                      .bound = cpus.bound,
                                       .taken = {placement.core},
                                       .named = arguments.worker_core,
                                       .may_share = wish.takes_turns,
@@ -259,6 +261,7 @@ void resolve_cores(const TestArguments& arguments, const config::Cpus& cpus, Rol
     options.cores = more_cpus({.first = placement.core,
                                .wanted = threads,
                                .allowed = cpus.allowed,
+                               .bound = cpus.bound,
                                .taken = taken,
                                .named = arguments.core,
                                .may_share = wish.takes_turns,

@@ -46,6 +46,7 @@ WakeOptions resolve(const WakeArguments& arguments, const config::Cpus& cpus) {
     const Placement placement = place({.role = Role::both,
                                        .needs_worker = true,
                                        .allowed = cpus.allowed,
+                                       .bound = cpus.bound,
                                        .workers = {},
                                        .core = arguments.core,
                                        .worker_core = arguments.worker_core});

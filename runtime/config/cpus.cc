@@ -32,33 +32,64 @@ std::set<std::uint32_t> read_online() {
     return parse_cpu_list(line, kOnlineFile);
 }
 
-// The cpuset: the CPUs that the kernel grants to a thread that asks for all CPUs. A temporary thread asks, so that no
-// other thread's affinity changes. The affinity of the program's threads does not matter, because the runtime pins each
-// worker.
-std::set<std::uint32_t> read_cpuset(const std::set<std::uint32_t>& online) {
-    const std::size_t cpus = *online.rbegin() + std::size_t{1};
-    const std::size_t size = std::max(CPU_ALLOC_SIZE(cpus), sizeof(cpu_set_t));
-    std::vector<cpu_set_t> mask((size + sizeof(cpu_set_t) - 1) / sizeof(cpu_set_t));
-    const std::size_t bytes = mask.size() * sizeof(cpu_set_t);
-    for (const std::uint32_t cpu : online) {
-        CPU_SET_S(cpu, bytes, mask.data());
+// A mask of the kernel, large enough for each CPU that is online.
+class CpuMask {
+public:
+    explicit CpuMask(const std::set<std::uint32_t>& online) : cpus_(*online.rbegin() + std::size_t{1}) {
+        const std::size_t size = std::max(CPU_ALLOC_SIZE(cpus_), sizeof(cpu_set_t));
+        mask_.resize((size + sizeof(cpu_set_t) - 1) / sizeof(cpu_set_t));
+        for (const std::uint32_t cpu : online) {
+            CPU_SET_S(cpu, bytes(), mask_.data());
+        }
     }
+
+    // Each returns whether the kernel accepts.
+    [[nodiscard]] bool pin_this_thread() const { return ::sched_setaffinity(0, bytes(), mask_.data()) == 0; }
+    [[nodiscard]] bool read_this_thread() { return ::sched_getaffinity(0, bytes(), mask_.data()) == 0; }
+
+    [[nodiscard]] std::set<std::uint32_t> cpus() const {
+        std::set<std::uint32_t> result;
+        for (std::uint32_t cpu = 0; cpu < cpus_; ++cpu) {
+            if (CPU_ISSET_S(cpu, bytes(), mask_.data())) {
+                result.insert(cpu);
+            }
+        }
+        return result;
+    }
+
+private:
+    [[nodiscard]] std::size_t bytes() const noexcept { return mask_.size() * sizeof(cpu_set_t); }
+
+    std::size_t cpus_;
+    std::vector<cpu_set_t> mask_;
+};
+
+[[noreturn]] void refuse(int error) {
+    throw Error(error, "asking the kernel which CPUs this process may use");
+}
+
+// The cpuset: the CPUs that the kernel grants to a thread that asks for all CPUs. A temporary thread asks, so that no
+// other thread's affinity changes.
+std::set<std::uint32_t> read_cpuset(const std::set<std::uint32_t>& online) {
+    CpuMask mask(online);
     int error = 0;
     std::thread([&] {
-        if (::sched_setaffinity(0, bytes, mask.data()) != 0 || ::sched_getaffinity(0, bytes, mask.data()) != 0) {
+        if (!mask.pin_this_thread() || !mask.read_this_thread()) {
             error = errno;
         }
     }).join();
     if (error != 0) {
-        throw Error(error, "asking the kernel which CPUs this process may use");
+        refuse(error);
     }
-    std::set<std::uint32_t> result;
-    for (std::uint32_t cpu = 0; cpu < cpus; ++cpu) {
-        if (CPU_ISSET_S(cpu, bytes, mask.data())) {
-            result.insert(cpu);
-        }
+    return mask.cpus();
+}
+
+std::set<std::uint32_t> read_affinity(const std::set<std::uint32_t>& online) {
+    CpuMask mask(online);
+    if (!mask.read_this_thread()) {
+        refuse(errno);
     }
-    return result;
+    return mask.cpus();
 }
 
 // Whether the CPU has WAITPKG. Intel SDM: CPUID leaf 7, subleaf 0, ECX bit 5.
@@ -81,6 +112,7 @@ Cpus Cpus::of_this_process() {
     cpus.online = read_online();
     cpus.allowed = read_cpuset(cpus.online);
     cpus.waitpkg = has_waitpkg();
+    cpus.bound = read_affinity(cpus.online);
     return cpus;
 }
 

@@ -1,6 +1,8 @@
 // Configuration files: which are accepted, which are refused, and with which message.
 #include "pollcore/config.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <chrono>
 #include <fstream>
@@ -8,6 +10,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -247,6 +250,22 @@ TEST(ConfigInCode, is_checked_against_this_machine_by_validate) {
     built.workers[0].core = *here.online.rbegin() + 1;
     EXPECT_THROW(validate(built), ConfigError);
     EXPECT_THROW((void)parse_config(print_config(built), "f.toml"), ConfigError);
+}
+
+TEST(Cpus, are_bound_to_what_the_asking_thread_is_pinned_to) {
+    const config::Cpus all = config::Cpus::of_this_process();
+    ASSERT_FALSE(all.bound.empty());
+    const std::uint32_t last = *all.allowed.rbegin();
+    config::Cpus pinned;
+    std::thread([&] {
+        cpu_set_t only;
+        CPU_ZERO(&only);
+        CPU_SET(last, &only);
+        ASSERT_EQ(::sched_setaffinity(0, sizeof only, &only), 0);
+        pinned = config::Cpus::of_this_process();
+    }).join();
+    EXPECT_EQ(pinned.bound, (std::set<std::uint32_t>{last}));
+    EXPECT_EQ(pinned.allowed, all.allowed);
 }
 
 TEST(Cpus, are_listed_as_the_kernel_does) {

@@ -257,8 +257,7 @@ RankPlace place_of(int ranks, int local_rank = 0, std::set<std::uint32_t> bound 
     return {.ranks = ranks,
             .local_rank = local_rank,
             .local_ranks = ranks,
-            .cpus = {.online = cpus, .allowed = cpus},
-            .bound = bound.empty() ? cpus : bound};
+            .cpus = {.online = cpus, .allowed = cpus, .bound = bound.empty() ? cpus : bound}};
 }
 std::string refusal(const std::vector<const char*>& words, const RankPlace& place = place_of(4)) {
     try {

@@ -308,6 +308,22 @@ TEST(PollperfPlacement, ClientAndServerOfAMachineGetOutOfEachOthersWay) {
     EXPECT_NE(small_client.worker, small_server.worker);
 }
 
+TEST(PollperfPlacement, CpusToWhichTheProcessIsBoundComeFirst) {
+    PlacementWish wish{.role = Role::client, .needs_worker = true, .allowed = {0, 1, 2, 3}, .bound = {2, 3}};
+    EXPECT_EQ(place(wish).core, 2u);
+    EXPECT_EQ(place(wish).worker, 3u);
+    wish.role = Role::server;
+    EXPECT_EQ(place(wish).core, 3u);
+    EXPECT_EQ(place(wish).worker, 2u);
+    wish.bound = {1};
+    EXPECT_EQ(place(wish).core, 1u);
+    EXPECT_EQ(place(wish).worker, 3u) << "a worker needs a CPU of its own, so it leaves what the process is bound to";
+    wish.core = 0;
+    EXPECT_EQ(place(wish).core, 0u) << "--core is more than the binding";
+    EXPECT_EQ(more_cpus({.first = 2, .wanted = 3, .allowed = {0, 1, 2, 3}, .bound = {2, 3}}),
+              (std::vector{2u, 3u, 0u}));
+}
+
 TEST(PollperfPlacement, TheApplicationIsOnNoWorkersCpu) {
     const Placement placement = place({.needs_worker = true, .allowed = {0, 1, 2}, .workers = {0, 1}});
     EXPECT_EQ(placement.core, 2u);

@@ -1,5 +1,4 @@
 // pollperf-mesh: measures between all ranks of an MPI job.
-#include <sched.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -87,25 +86,8 @@ int on_all(MpiWorld& world, Work&& work) {
     return code;
 }
 
-std::set<std::uint32_t> bound_cpus() {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    std::set<std::uint32_t> cpus;
-    if (::sched_getaffinity(0, sizeof set, &set) == 0) {
-        for (std::uint32_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-            if (CPU_ISSET(cpu, &set)) {
-                cpus.insert(cpu);
-            }
-        }
-    }
-    return cpus;
-}
-
 RankPlace place_of(const MpiWorld& world, const std::vector<std::string>& hosts) {
-    RankPlace place{.ranks = world.size(),
-                    .local_ranks = 0,
-                    .cpus = pollcore::config::Cpus::of_this_process(),
-                    .bound = bound_cpus()};
+    RankPlace place{.ranks = world.size(), .local_ranks = 0, .cpus = pollcore::config::Cpus::of_this_process()};
     for (int rank = 0; rank < world.size(); ++rank) {
         if (hosts[static_cast<std::size_t>(rank)] == world.host()) {
             place.local_rank += rank < world.rank() ? 1 : 0;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <iterator>
 #include <sstream>
 #include <string_view>
 
@@ -63,9 +62,7 @@ std::set<std::uint32_t> without(std::set<std::uint32_t> cpus, const std::set<std
 /// The CPUs for measuring threads: those that MPI has bound this rank to, without those of `workers` if others are
 /// left.
 std::set<std::uint32_t> cpus_for_threads(const RankPlace& place, const std::set<std::uint32_t>& workers) {
-    std::set<std::uint32_t> bound;
-    std::set_intersection(place.bound.begin(), place.bound.end(), place.cpus.allowed.begin(), place.cpus.allowed.end(),
-                          std::inserter(bound, bound.end()));
+    const std::set<std::uint32_t>& bound = place.cpus.bound;
     for (const auto& cpus : {without(bound, workers), without(place.cpus.allowed, workers), bound}) {
         if (!cpus.empty()) {
             return cpus;

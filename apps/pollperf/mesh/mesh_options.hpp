@@ -23,8 +23,7 @@ struct RankPlace {
     int ranks = 1;        ///< of the whole job
     int local_rank = 0;   ///< among the ranks of this host
     int local_ranks = 1;  ///< on this host
-    config::Cpus cpus;
-    std::set<std::uint32_t> bound;  ///< the CPUs that MPI has bound this process to
+    config::Cpus cpus;    ///< `bound`: by MPI
 };
 
 struct MeshOptions {
