@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "config/cpus.hpp"
-#include "options.hpp"
+#include "option_values.hpp"
 
 namespace pollcore::perf {
 namespace {

@@ -1,22 +1,8 @@
 #include "options.hpp"
 
 #include <algorithm>
-#include <cctype>
-#include <charconv>
-#include <set>
-#include <sstream>
-#include <utility>
-#include <variant>
 
 #include <fmt/format.h>
-
-#include "config/cpus.hpp"
-#include "config/refusal.hpp"
-#include "config/rules.hpp"
-#include "config/toml_tree.hpp"
-#include "config/units.hpp"
-#include "config/validation.hpp"
-#include "cpu_choice.hpp"
 
 namespace pollcore::perf {
 namespace {
@@ -34,11 +20,9 @@ constexpr std::uint64_t kIterationsSoftwareRate = 1'000'000;
 constexpr std::uint64_t kIterationsByTurns = 20'000;
 // By default a measurement moves no more bytes than this, so that a sweep ends.
 constexpr std::uint64_t kBytesUsual = 1ull << 30;
-constexpr std::uint32_t kPortDefault = 18515;
 constexpr std::uint32_t kRoundsDefault = 10;
 constexpr std::uint32_t kRoundsOfStreams = 7;
 constexpr std::uint64_t kIterationsMax = 10'000'000'000;
-constexpr std::uint32_t kSizeMax = 64u << 20;
 constexpr std::uint32_t kSweepMost = 8u << 20;
 constexpr std::uint32_t kQueuePairsMax = 4096;
 constexpr std::uint32_t kThreadsMax = 256;
@@ -51,271 +35,6 @@ constexpr std::uint32_t kRxDepthOfStreams = 512;
 constexpr std::uint32_t kRxDepthOfLatency = 64;
 constexpr std::uint32_t kPostListOfRate = 16;
 constexpr std::uint32_t kSignalEvery = 16;
-// Without a configuration file, a device whose name begins with this is a software device.
-constexpr std::string_view kSoftwarePrefix = "soft";
-constexpr const char* kOwnWorker = "pollperf";
-
-std::vector<Op> parse_ops(const std::string& text) {
-    if (text == "all") {
-        return {std::begin(kOps), std::end(kOps)};
-    }
-    std::vector<Op> ops;
-    std::istringstream words(text);
-    for (std::string word; std::getline(words, word, ',');) {
-        const auto at = std::find_if(std::begin(kOps), std::end(kOps), [&](Op op) { return op_name(op) == word; });
-        if (at == std::end(kOps)) {
-            throw UsageError(
-                fmt::format("--op {}: there is no operation '{}'; there are send, write, write-imm, read, fetch-add, "
-                            "cmp-swap, several with commas between them, and all",
-                            text, word));
-        }
-        if (std::find(ops.begin(), ops.end(), *at) != ops.end()) {
-            throw UsageError(fmt::format("--op {}: '{}' is there twice", text, word));
-        }
-        ops.push_back(*at);
-    }
-    return ops;
-}
-
-std::chrono::milliseconds parse_time(const char* option, const std::string& text) {
-    const auto parsed = config::parse_duration(text);
-    if (const auto* reason = std::get_if<config::Reason>(&parsed)) {
-        throw UsageError(fmt::format("{} {}: {}; it takes {}", option, text, reason->text, config::kDurationExample));
-    }
-    const auto time = std::get<std::chrono::nanoseconds>(parsed);
-    if (time < std::chrono::milliseconds(100) || time > std::chrono::hours(24) ||
-        time % std::chrono::milliseconds(1) != std::chrono::nanoseconds(0)) {
-        throw UsageError(fmt::format("{} {}: it takes whole milliseconds from 100ms to 86400s", option, text));
-    }
-    return std::chrono::duration_cast<std::chrono::milliseconds>(time);
-}
-
-void refuse_if(bool given, const char* option, const char* why) {
-    if (given) {
-        throw UsageError(fmt::format("{}: {}", option, why));
-    }
-}
-
-template <class T>
-T in_range(const char* option, T value, T min, T max) {
-    if (value < min || value > max) {
-        throw UsageError(fmt::format("{} {}: it takes {} to {}", option, value, min, max));
-    }
-    return value;
-}
-
-bool is_number(const std::string& text) {
-    return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
-}
-
-// A number of bytes, perhaps with a unit as in the configuration.
-std::uint32_t parse_size(const std::string& text) {
-    const auto parsed = config::parse_bytes(is_number(text) ? text + "B" : text);
-    if (const auto* reason = std::get_if<config::Reason>(&parsed)) {
-        throw UsageError(
-            fmt::format("--size {}: {}; it takes bytes, or {}", text, reason->text, config::kBytesExample));
-    }
-    return static_cast<std::uint32_t>(in_range<std::uint64_t>("--size", std::get<std::uint64_t>(parsed), 1, kSizeMax));
-}
-
-// "100000", "100k", "1.5M": a number with a decimal unit.
-double parse_rate(const char* option, const std::string& text) {
-    double value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
-    const double factor = unit.empty() ? 1 : unit == "k" ? 1e3 : unit == "M" ? 1e6 : unit == "G" ? 1e9 : 0;
-    if (error != std::errc() || factor == 0 || !(value > 0)) {
-        throw UsageError(fmt::format("{} {}: it takes a number, perhaps with k, M or G, such as 100k", option, text));
-    }
-    return value * factor;
-}
-
-// "5GiB" or "5Gb", each for a second: bytes, or bits in decimal units.
-double parse_bandwidth(const std::string& text) {
-    if (text.ends_with("b")) {
-        return parse_rate("--min-bw", text.substr(0, text.size() - 1)) / 8;
-    }
-    const auto parsed = config::parse_bytes(text);
-    if (const auto* reason = std::get_if<config::Reason>(&parsed)) {
-        throw UsageError(fmt::format("--min-bw {}: {}; it takes bytes a second such as 500MiB, or bits such as 100Gb",
-                                     text, reason->text));
-    }
-    return static_cast<double>(std::get<std::uint64_t>(parsed));
-}
-
-double parse_tolerance(const std::string& text) {
-    double value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
-    value = unit == "%" ? value / 100 : value;
-    if (error != std::errc() || (unit != "%" && !unit.empty()) || !(value >= 0) || value > 1000) {
-        throw UsageError(fmt::format("--tolerance {}: it takes a share such as 5% or 0.05", text));
-    }
-    return value;
-}
-
-std::chrono::nanoseconds parse_ns(const char* option, const std::string& text) {
-    const auto parsed = config::parse_duration(text);
-    if (const auto* reason = std::get_if<config::Reason>(&parsed)) {
-        throw UsageError(fmt::format("{} {}: {}; it takes {}", option, text, reason->text, config::kDurationExample));
-    }
-    return std::get<std::chrono::nanoseconds>(parsed);
-}
-
-// On a machine with one CPU the default is "yield": a thread that spins there would keep the worker from running.
-std::string how_to_wait(const TestArguments& arguments, const config::Cpus& cpus) {
-    return !arguments.wait.empty() ? arguments.wait : cpus.one_for_all() ? "yield" : "spin";
-}
-
-// Sets options.config: the configuration file with only one of its devices, or, without a file, a new configuration.
-void resolve_device(const TestArguments& arguments, const config::Cpus& cpus, PlaceOptions& options) {
-    if (arguments.config.empty()) {
-        if (arguments.device.empty()) {
-            throw UsageError(
-                "say what to measure: --config FILE, or --device NAME (soft0, or as ibv_devices(1) "
-                "prints it)");
-        }
-        options.config.devices = {device_named(arguments.device)};
-        options.config.log_level = LogLevel::warning;
-    } else {
-        refuse_if(!arguments.worker_core.empty(), "--worker-core", "the configuration says where workers run");
-        refuse_if(!arguments.idle.empty(), "--idle", "the configuration says how workers wait");
-        refuse_if(!arguments.wait.empty() && arguments.wait != "spin" && arguments.wait != "yield" &&
-                      arguments.wait != "event",
-                  "--wait",
-                  "the configuration says how workers wait; the application's thread has spin, yield and event");
-        options.config = config::load(arguments.config, cpus);
-        auto& devices = options.config.devices;
-        const auto chosen = std::find_if(devices.begin(), devices.end(), [&](const DeviceConfig& device) {
-            return arguments.device.empty() || device.name == arguments.device;
-        });
-        if (chosen == devices.end()) {
-            throw UsageError(fmt::format("{} has no device '{}'", arguments.config.string(), arguments.device));
-        }
-        devices = {DeviceConfig(*chosen)};
-        options.config.services.clear();  // only pollcored runs services
-        if (options.config.log_level == LogLevel::info) {
-            options.config.log_level = LogLevel::warning;  // the report has the information
-        }
-    }
-    options.config.share_cores = options.config.share_cores || arguments.share_core;
-    options.device = options.config.devices.front().name;
-    options.attach = arguments.attach.string();
-    const std::string wait = how_to_wait(arguments, cpus);
-    options.wait = wait == "event" ? Waiting::sleep : wait == "yield" ? Waiting::yield : Waiting::spin;
-    options.timeout = parse_time("--timeout", arguments.timeout);
-    if (arguments.inline_size) {
-        options.inline_size = in_range<std::uint32_t>("--inline_size", *arguments.inline_size, 0, kInlineMax);
-    }
-    if (arguments.gid_index) {
-        refuse_if(options.software(), "--gid-index", "a software device has one GID");
-        refuse_if(!arguments.config.empty(), "--gid-index", "the device's `gid` in the configuration chooses it");
-        options.gid_index = in_range<std::uint32_t>("--gid-index", *arguments.gid_index, 0, 255);
-    }
-}
-
-IdleLadder worker_idle(const TestArguments& arguments, const config::Cpus& cpus) {
-    if (!arguments.idle.empty()) {
-        return parse_idle("--idle", arguments.idle);
-    }
-    return parse_idle("--wait", how_to_wait(arguments, cpus));
-}
-
-// CPUs for `threads` measuring threads and `workers` workers of this process.
-void resolve_cores(const TestArguments& arguments, const config::Cpus& cpus, Role role, bool needs_worker, bool sleeps,
-                   std::uint32_t threads, std::uint32_t workers, PlaceOptions& options) {
-    PlacementWish wish{
-        .role = role,
-        .needs_worker = needs_worker,
-        .takes_turns = sleeps || options.wait != Waiting::spin,
-        .allowed = cpus.allowed,
-        .bound = cpus.bound,
-        .core = arguments.core.empty() ? std::nullopt : std::optional(arguments.core.front()),
-        .worker_core = arguments.worker_core.empty() ? std::nullopt : std::optional(arguments.worker_core.front())};
-    for (const WorkerConfig& worker : options.config.workers) {
-        wish.workers.push_back(worker.core);
-    }
-    if (needs_worker && !arguments.config.empty() && wish.workers.empty()) {
-        throw UsageError(
-            fmt::format("{} has no worker; paths runtime and attached need one", arguments.config.string()));
-    }
-    const Placement placement = place(wish);
-    options.worker_core = placement.worker;
-    std::set<std::uint32_t> taken(wish.workers.begin(), wish.workers.end());
-    std::vector<std::uint32_t> worker_cores{placement.worker};
-    if (needs_worker) {
-        taken.insert(placement.worker);
-        if (options.config.workers.empty()) {
-            worker_cores = more_cpus({.first = placement.worker,
-                                      .wanted = workers,
-                                      .allowed = cpus.allowed,
-                                      .bound = cpus.bound,
-                                      .taken = {placement.core},
-                                      .named = arguments.worker_core,
-                                      .may_share = wish.takes_turns,
-                                      .option = "--worker-core",
-                                      .what = "workers"});
-        }
-    }
-    taken.insert(worker_cores.begin(), needs_worker ? worker_cores.end() : worker_cores.begin());
-    options.cores = more_cpus({.first = placement.core,
-                               .wanted = threads,
-                               .allowed = cpus.allowed,
-                               .bound = cpus.bound,
-                               .taken = taken,
-                               .named = arguments.core,
-                               .may_share = wish.takes_turns,
-                               .option = "--core",
-                               .what = "threads"});
-    if (!needs_worker) {
-        return;
-    }
-    if (options.config.workers.empty()) {
-        for (std::size_t i = 0; i < worker_cores.size(); ++i) {
-            options.config.workers.push_back({.name = i == 0 ? kOwnWorker : fmt::format("{}{}", kOwnWorker, i + 1),
-                                              .core = worker_cores[i],
-                                              .idle = worker_idle(arguments, cpus)});
-        }
-    }
-    for (const WorkerConfig& worker : options.config.workers) {
-        options.workers.push_back(worker.name);
-    }
-    if (workers > options.workers.size()) {
-        throw UsageError(fmt::format("--workers {}: there are {}", workers, options.workers.size()));
-    }
-    options.workers.resize(workers);
-}
-
-std::vector<PathKind> parse_paths(const std::string& text, bool sleeps) {
-    const PathKind plain = sleeps ? PathKind::event : PathKind::direct;
-    if (text == "both") {
-        return {plain, PathKind::runtime};
-    }
-    if (text == "all") {
-        return {plain, PathKind::runtime, PathKind::attached};
-    }
-    std::vector<PathKind> paths;
-    std::istringstream words(text);
-    for (std::string word; std::getline(words, word, ',');) {
-        std::optional<PathKind> path;
-        for (const PathKind kind : {PathKind::direct, PathKind::event, PathKind::runtime, PathKind::attached}) {
-            path = path_name(kind) == word ? kind : path;
-        }
-        if (!path) {
-            throw UsageError(fmt::format(
-                "--path {}: there are direct, event, runtime, attached, several with commas between them, both and all",
-                text));
-        }
-        path = *path == PathKind::direct ? plain : *path;
-        if (std::find(paths.begin(), paths.end(), *path) == paths.end()) {
-            paths.push_back(*path);
-        }
-    }
-    if (paths.empty()) {
-        throw UsageError("--path: it names no path");
-    }
-    return paths;
-}
 
 Role role_of(const TestArguments& arguments) {
     if (!arguments.address.empty()) {
@@ -491,8 +210,7 @@ void resolve_counts(const TestArguments& arguments, const config::Cpus& cpus, Te
 }
 
 void resolve_connection(const TestArguments& arguments, TestOptions& options) {
-    options.port =
-        static_cast<std::uint16_t>(in_range<std::uint32_t>("--port", arguments.port.value_or(kPortDefault), 1, 65535));
+    options.port = parse_port(arguments.port);
     options.mtu = static_cast<std::uint16_t>(arguments.mtu.value_or(0));
     if (arguments.mtu && options.mtu != 256 && options.mtu != 512 && options.mtu != 1024 && options.mtu != 2048 &&
         options.mtu != 4096) {
@@ -618,15 +336,6 @@ std::uint64_t iterations_of(const TestOptions& options, std::uint32_t size) noex
     return std::max(usual, std::min(full, std::max(least, 4 * kBytesUsual / size)));
 }
 
-bool is_server(const TestArguments& arguments) {
-    if (arguments.serve) {
-        return true;
-    }
-    const bool software = arguments.device.starts_with(kSoftwarePrefix);
-    return arguments.address.empty() && !arguments.loopback && !software &&
-           (arguments.config.empty() || (!arguments.attach.empty() && arguments.port.has_value()));
-}
-
 TestOptions resolve(const TestArguments& arguments) {
     return resolve(arguments, config::Cpus::of_this_process());
 }
@@ -688,82 +397,6 @@ TestOptions resolve(const TestArguments& arguments, const config::Cpus& cpus) {
         options.address = arguments.address;
     }
     return options;
-}
-
-ServeOptions resolve_server(const TestArguments& arguments) {
-    return resolve_server(arguments, config::Cpus::of_this_process());
-}
-
-ServeOptions resolve_server(const TestArguments& arguments, const config::Cpus& cpus) {
-    ServeOptions options;
-    refuse_if(!arguments.address.empty(), "ADDRESS", "a server listens on all addresses");
-    refuse_if(arguments.device.starts_with(kSoftwarePrefix) && arguments.attach.empty(), "--device",
-              "a software device ends with its process; other processes reach it through a daemon: --attach");
-    refuse_if(!arguments.json.empty() || !arguments.csv.empty() || !arguments.hdr.empty() ||
-                  !arguments.report.empty() || !arguments.bandwidth_least.empty() || !arguments.rate_least.empty() ||
-                  !arguments.p99_most.empty() || !arguments.baseline.empty() || arguments.brief,
-              "outputs and limits", "the client has the figures; give them to the client");
-    resolve_device(arguments, cpus, options);
-    if (!arguments.path.empty()) {
-        const auto paths = parse_paths(arguments.path, options.wait == Waiting::sleep || arguments.events);
-        refuse_if(paths.size() > 1, "--path", "a server has one path, or without --path that of each client");
-        options.path = paths.front();
-    } else if (!options.attach.empty()) {
-        options.path = PathKind::attached;
-    }
-    refuse_if(arguments.events && arguments.path.empty(), "--events", "say --path event");
-    refuse_if(!options.attach.empty() && options.path != PathKind::attached, "--attach", "it is for --path attached");
-    refuse_if(!options.attach.empty() && arguments.config.empty(), "--attach",
-              "say what the daemon runs with: --config FILE");
-    options.port =
-        static_cast<std::uint16_t>(in_range<std::uint32_t>("--port", arguments.port.value_or(kPortDefault), 1, 65535));
-    options.clients = in_range<std::uint32_t>("--clients", arguments.clients.value_or(1), 1, 64);
-    options.once = arguments.once || !arguments.serve;
-    options.client_timeout = parse_time("--client-timeout", arguments.client_timeout);
-    const bool plain = options.path && !has_worker(*options.path);
-    // A client may ask for a path with a worker, so there has to be a CPU for one, if there are two at all.
-    const bool needs_worker = !plain && (cpus.allowed.size() > 1 || options.wait != Waiting::spin);
-    resolve_cores(arguments, cpus, Role::server, needs_worker, options.path == PathKind::event,
-                  static_cast<std::uint32_t>(std::max<std::size_t>(1, arguments.core.size())),
-                  in_range<std::uint32_t>("--workers", arguments.workers.value_or(1), 1, kWorkersMax), options);
-    return options;
-}
-
-DeviceConfig device_named(const std::string& name) {
-    DeviceConfig device{.name = name};
-    if (!name.starts_with(kSoftwarePrefix)) {
-        device.kind = DeviceConfig::Kind::verbs;
-        device.verbs_name = name;
-    }
-    return device;
-}
-
-IdleLadder parse_idle(const char* option, const std::string& text) {
-    const auto cpus = config::Cpus::of_this_process();
-    const config::IdleRule rule{cpus};
-    const auto refuse = [&](const std::string& why) {
-        return UsageError(fmt::format("{} {}: {}; accepted: {}", option, text, why, rule.accepted()));
-    };
-    // The value has the syntax of the configuration file, but a single word needs no quotes.
-    const bool word = std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isalpha(c) != 0; });
-    try {
-        const config::TomlNode document =
-            config::read_toml(word ? fmt::format("idle = \"{}\"", text) : "idle = " + text, config::Origin(option));
-        const config::TomlNode* node = document.find("idle");
-        if (node == nullptr) {
-            throw refuse("it is empty");
-        }
-        auto ladder = rule.read(*node);
-        if (const auto* reason = std::get_if<config::Reason>(&ladder)) {
-            throw refuse(reason->text);
-        }
-        if (const auto why = rule.check(std::get<IdleLadder>(ladder))) {
-            throw refuse(*why);
-        }
-        return std::get<IdleLadder>(std::move(ladder));
-    } catch (const ConfigError&) {
-        throw refuse("it is neither a word nor a value as in TOML");
-    }
 }
 
 }  // namespace pollcore::perf

@@ -7,45 +7,18 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "command_line.hpp"
 #include "config/cpus.hpp"
-#include "pollcore/config.hpp"
+#include "option_values.hpp"
+#include "place_options.hpp"
 #include "pollcore/queue_pair.hpp"
 #include "pollperf/measure/window.hpp"
 #include "pollperf/measure/workload.hpp"
 
 namespace pollcore::perf {
-
-/// A command line that cannot be carried out: exit code 2.
-class UsageError : public std::runtime_error {
-public:
-    using std::runtime_error::runtime_error;
-};
-
-/// Where a process measures or serves: the device, the runtime, the CPUs. A client and a server each have their own.
-struct PlaceOptions {
-    std::string device;                ///< the device's name in the configuration
-    Config config;                     ///< the runtime's configuration, with only this device
-    std::vector<std::string> workers;  ///< names of the workers that sessions use
-    std::string attach;                ///< socket for path `attached`; if empty, this process's own runtime is used
-    std::vector<std::uint32_t> cores;  ///< CPU of each measuring thread
-    std::uint32_t worker_core = 0;     ///< CPU of the first of the workers, on paths with a worker
-    std::optional<std::uint32_t> gid_index;
-    std::optional<std::uint32_t> inline_size;  ///< bytes; if empty, the usual or the device's limit, the smaller one
-    Waiting wait = Waiting::spin;              ///< how the measuring threads wait, except on paths direct and event
-    std::chrono::milliseconds timeout{};
-
-    [[nodiscard]] bool software() const noexcept { return config.devices.front().kind == DeviceConfig::Kind::soft; }
-    [[nodiscard]] Waiting wait_on(PathKind path) const noexcept {
-        return path == PathKind::event                              ? Waiting::sleep
-               : path == PathKind::direct && wait == Waiting::sleep ? Waiting::spin
-                                                                    : wait;
-    }
-};
 
 struct TestOptions : PlaceOptions {
     Test test = Test::lat;
@@ -122,13 +95,6 @@ struct ServeOptions : PlaceOptions {
 [[nodiscard]] ServeOptions resolve_server(const TestArguments& arguments, const config::Cpus& cpus);
 /// Whether these arguments make a server.
 [[nodiscard]] bool is_server(const TestArguments& arguments);
-
-/// A software device if the name begins with "soft", else a verbs device.
-[[nodiscard]] DeviceConfig device_named(const std::string& name);
-
-/// Parses a worker's way to wait. `text` is a word, or a value in the syntax of the configuration. Throws UsageError;
-/// its message begins with `option`.
-[[nodiscard]] IdleLadder parse_idle(const char* option, const std::string& text);
 
 /// Bytes of a message of this operation.
 [[nodiscard]] constexpr std::uint32_t size_of(Op op, std::uint32_t size) noexcept {

@@ -11,6 +11,7 @@
 
 #include "connect/transitions.hpp"
 #include "device/open_device.hpp"
+#include "option_values.hpp"
 #include "pollperf/measure/path_run_of.hpp"
 #include "pollperf/paths/direct_path.hpp"
 #include "pollperf/paths/runtime_path.hpp"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "device/device.hpp"
-#include "options.hpp"
+#include "place_options.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/attach_server.hpp"
 #include "pollcore/runtime.hpp"

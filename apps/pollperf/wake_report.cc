@@ -6,7 +6,8 @@
 #include "config/cpus.hpp"
 #include "config/units.hpp"
 #include "cpu_choice.hpp"
-#include "options.hpp"
+#include "option_values.hpp"
+#include "place_options.hpp"
 #include "wake.hpp"
 
 namespace pollcore::perf {

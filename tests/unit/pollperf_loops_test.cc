@@ -7,7 +7,6 @@
 #include <cstring>
 #include <deque>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,6 +14,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ends_in_memory.hpp"
 #include "pollperf/measure/messages.hpp"
 #include "pollperf/measure/ping_pong.hpp"
 #include "pollperf/paths/end_state.hpp"
@@ -23,51 +23,19 @@ namespace pollcore::perf {
 namespace {
 
 // A path with both ends of all connections in one memory. Each poll carries out the oldest request.
-class ScriptedPath {
+class ScriptedPath : public test::EndsInMemory {
 public:
-    static constexpr PathKind kKind = PathKind::direct;
+    using EndsInMemory::EndsInMemory;
     [[nodiscard]] static constexpr std::uint32_t spins_per_look() noexcept { return Watch::kSpinsPerLook; }
-
-    ScriptedPath(const EndLayout& layout, unsigned connections)
-        : layout_(layout),
-          batch_(repost_batch(layout.receive_slots)),
-          connections_(connections),
-          visible_(2 * connections),
-          ends_(2 * std::size_t{connections}) {
-        for (EndState& state : ends_) {
-            memory_.push_back(std::make_unique<std::byte[]>(layout.bytes()));
-            state.memory = memory_.back().get();
-            state.reposted = layout.receive_slots;
-        }
-    }
-
-    void prepare(const Workload& workload) {
-        workload_ = workload;
-        for (EndState& state : ends_) {
-            state.until_signal = workload.signal_every;
-        }
-    }
-    // From now on the loops see the near ends only. The test plays the far ends.
-    void hide_far_ends() { visible_ = connections_; }
-    [[nodiscard]] unsigned ends() const { return visible_; }
-    [[nodiscard]] EndState& end(unsigned i) { return ends_[i]; }
-    [[nodiscard]] const EndLayout& layout() const { return layout_; }
-    [[nodiscard]] const std::byte* received(unsigned i, std::uint64_t number) {
-        return ends_[i].memory + layout_.receive(number) + layout_.receive_offset;
-    }
 
     std::uint32_t issue(unsigned i, std::uint32_t n, bool last) {
         if (no_room_for > 0) {
             --no_room_for;
             return 0;
         }
-        EndState& state = ends_[i];
         for (std::uint32_t k = 0; k < n; ++k) {
-            const bool signaled = (last && k + 1 == n) || --state.until_signal == 0;
-            if (signaled) {
-                state.until_signal = workload_.signal_every;
-            }
-            requests_.push_back(make(workload_.op, i, signaled));
+            const bool signaled = is_signaled(end(i), last && k + 1 == n);
+            requests_.push_back(make(workload().op, i, signaled));
         }
         if (on_issue) {
             on_issue(i);
@@ -76,17 +44,7 @@ public:
     }
     void post_once(Op op, unsigned i) { requests_.push_back(make(op, i, true)); }
     // The device carries out this request before those that were posted earlier by the other end.
-    void overtake(unsigned i) { requests_.push_front(make(workload_.op, i, true)); }
-
-    [[nodiscard]] bool repost_due(unsigned i) const {
-        return ends_[i].reposted + batch_ <= ends_[i].received + layout_.receive_slots;
-    }
-    void repost(unsigned i) {
-        for (std::uint32_t k = 0; k < batch_; ++k) {
-            // The device may write into a posted receive at any time.
-            std::memset(ends_[i].memory + layout_.receive(ends_[i].reposted++), 0xdd, layout_.receive_length());
-        }
-    }
+    void overtake(unsigned i) { requests_.push_front(make(workload().op, i, true)); }
 
     std::size_t poll(std::chrono::nanoseconds = {}) {
         if (on_poll) {
@@ -100,23 +58,20 @@ public:
         if (lose_from && carried_out >= *lose_from) {
             return 0;
         }
-        EndState& near = ends_[request.end];
-        const unsigned peer = (request.end + connections_) % static_cast<unsigned>(ends_.size());
-        carry_out(request, near, ends_[peer]);
+        EndState& near = end(request.end);
+        const unsigned peer = peer_of(request.end);
+        carry_out(request, near, end(peer));
         if (request.signaled) {
             near.completed = request.number + 1;
             ++signals;
         }
-        if (on_arrival && request.op == workload_.op) {
+        if (on_arrival && request.op == workload().op) {
             on_arrival(peer);
         }
         return takes_receive(request.op) + std::size_t{request.signaled};
     }
 
     void look_after_peer(unsigned, const char*) { ++looked_after_peer; }
-    [[nodiscard]] std::string stalled(unsigned i, const char* what, std::chrono::milliseconds) const {
-        return "end " + std::to_string(i) + " waits for " + what;
-    }
 
     std::uint64_t carried_out = 0;  // operations of the workload
     std::uint64_t signals = 0;
@@ -138,58 +93,27 @@ private:
         std::vector<std::byte> bytes;
     };
 
-    [[nodiscard]] std::size_t bytes_of(Op op) const { return is_atomic(op) ? kAtomicSize : workload_.size; }
     Request make(Op op, unsigned i, bool signaled) {
-        EndState& state = ends_[i];
-        const std::byte* out = state.memory + layout_.out(state.issued);
+        EndState& state = end(i);
+        const std::byte* out = state.memory + layout().out(state.issued);
         return {op, i, state.issued++, signaled, {out, out + bytes_of(op)}};
     }
 
     void carry_out(const Request& request, EndState& near, EndState& far) {
-        const std::size_t size = bytes_of(request.op);
-        std::byte* const out = near.memory + layout_.out(request.number);
-        std::byte* const in = far.memory + layout_.in(0);
-        if (!workload_.inlined && !is_answered(request.op)) {
-            EXPECT_EQ(std::memcmp(out, request.bytes.data(), size), 0)
-                << "the buffer of a request in flight has changed";
-        }
-        std::byte* destination = request.op == Op::write || request.op == Op::write_imm ? in : out;
-        std::uint64_t word = 0;
-        switch (request.op) {
-            case Op::send: {
-                std::byte* const receive = far.memory + layout_.receive(far.received);
-                std::memset(receive, 0xee, layout_.receive_offset);
-                destination = receive + layout_.receive_offset;
-                std::memcpy(destination, request.bytes.data(), size);
-                break;
-            }
-            case Op::write:
-            case Op::write_imm: std::memcpy(in, request.bytes.data(), size); break;
-            case Op::read: std::memcpy(out, in, size); break;
-            case Op::fetch_add:
-            case Op::compare_swap:
-                std::memcpy(&word, in, sizeof word);
-                std::memcpy(out, &word, sizeof word);
-                word += request.op == Op::fetch_add || word == request.number - near.issued_before;
-                std::memcpy(in, &word, sizeof word);
-                break;
-        }
+        std::byte* const out = near.memory + layout().out(request.number);
+        expect_unchanged(request.op, out, request.bytes);
+        std::byte* const destination =
+            transfer(request.op, request.bytes, request.number - near.issued_before, out, far.memory + layout().in(0),
+                     far.memory + layout().receive(far.received));
         if (takes_receive(request.op)) {
             EXPECT_LT(far.received, far.reposted) << "no receive was there";
             ++far.received;
         }
-        if (request.op == workload_.op && carried_out++ == spoil_message) {
+        if (request.op == workload().op && carried_out++ == spoil_message) {
             destination[spoil_byte] ^= std::byte{0x10};
         }
     }
 
-    const EndLayout layout_;
-    const std::uint32_t batch_;
-    const unsigned connections_;
-    unsigned visible_;
-    Workload workload_;
-    std::vector<std::unique_ptr<std::byte[]>> memory_;
-    std::vector<EndState> ends_;
     std::deque<Request> requests_;
 };
 

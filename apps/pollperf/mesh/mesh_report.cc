@@ -6,7 +6,6 @@
 #include <map>
 #include <numeric>
 #include <set>
-#include <string_view>
 
 #include <fmt/format.h>
 
@@ -35,32 +34,6 @@ std::size_t at(int rank) {
 }
 
 // ---- Text ----
-
-// Appends the words to lines that begin with the prefix, or below it with as many spaces.
-void wrap(std::string& text, std::string_view prefix, std::string_view words) {
-    std::string line(prefix);
-    bool begun = false;
-    while (!words.empty()) {
-        const std::size_t space = words.find(' ');
-        std::string_view word = words.substr(0, space);
-        words.remove_prefix(space == std::string_view::npos ? words.size() : space + 1);
-        if (begun && line.size() + 1 + word.size() > kReportColumns) {
-            text.append(line).append("\n");
-            line.assign(prefix.size(), ' ');
-            begun = false;
-        }
-        line.append(begun ? " " : "");
-        while (line.size() + word.size() > kReportColumns) {  // a word that is wider than a line
-            const std::size_t fits = kReportColumns - line.size();
-            text.append(line).append(word.substr(0, fits)).append("\n");
-            word.remove_prefix(fits);
-            line.assign(prefix.size(), ' ');
-        }
-        line.append(word);
-        begun = true;
-    }
-    text.append(line).append("\n");
-}
 
 /// A figure in three digits or more.
 std::string digits(double value) {

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "pollperf/report/json_document.hpp"
+
 namespace pollcore::perf {
 namespace {
 
@@ -227,14 +229,7 @@ Until read_until(const Letter& json) {
 }
 
 Letter to_json(const HostFacts& host) {
-    return {{"name", host.name},
-            {"cpu", host.machine.cpu_model},
-            {"cpus_online", host.machine.cpus_online},
-            {"kernel", host.machine.kernel},
-            {"governor", host.governor},
-            {"hypervisor", host.hypervisor},
-            {"isolated_cpus", host.isolated_cpus},
-            {"clock", host.clock}};
+    return host_json(host);
 }
 
 HostFacts read_host(const Letter& json) {

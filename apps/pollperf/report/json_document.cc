@@ -15,17 +15,6 @@ OrderedJson as_json(const ContextSwitches& switches) {
     return {{"voluntary", switches.voluntary}, {"involuntary", switches.involuntary}};
 }
 
-OrderedJson as_json(const HostFacts& host) {
-    return {{"name", host.name},
-            {"cpu", host.machine.cpu_model},
-            {"cpus_online", host.machine.cpus_online},
-            {"kernel", host.machine.kernel},
-            {"governor", host.governor},
-            {"hypervisor", host.hypervisor},
-            {"isolated_cpus", host.isolated_cpus},
-            {"clock", host.clock}};
-}
-
 OrderedJson as_json(const RoundTrip& trip) {
     return {{"typical", trip.typical_ns}, {"p99", trip.p99_ns}};
 }
@@ -159,6 +148,17 @@ OrderedJson as_json(const Measurement& one) {
 
 }  // namespace
 
+nlohmann::ordered_json host_json(const HostFacts& host) {
+    return {{"name", host.name},
+            {"cpu", host.machine.cpu_model},
+            {"cpus_online", host.machine.cpus_online},
+            {"kernel", host.machine.kernel},
+            {"governor", host.governor},
+            {"hypervisor", host.hypervisor},
+            {"isolated_cpus", host.isolated_cpus},
+            {"clock", host.clock}};
+}
+
 nlohmann::ordered_json to_json(const Results& results) {
     OrderedJson json = {{"program", fmt::format("pollperf {}", test_name(results.test))},
                         {"version", POLLCORE_VERSION},
@@ -169,9 +169,9 @@ nlohmann::ordered_json to_json(const Results& results) {
     for (const auto& [name, value] : results.settings) {
         json["settings"][name] = value;
     }
-    json["host"] = as_json(results.host);
+    json["host"] = host_json(results.host);
     if (results.peer_host) {
-        json["peer_host"] = as_json(*results.peer_host);
+        json["peer_host"] = host_json(*results.peer_host);
     }
     json["device"] = results.device;
     if (!results.peer.empty()) {

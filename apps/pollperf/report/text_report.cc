@@ -18,39 +18,6 @@ using TextOut = std::back_insert_iterator<std::string>;
 
 // ---- Text ----
 
-// Appends the words to lines that begin with the prefix, or below it with as many spaces.
-void wrap(std::string& text, std::string_view prefix, std::string_view words) {
-    std::string line(prefix);
-    bool begun = false;  // the line has a word
-    const auto next_line = [&] {
-        text.append(line).append("\n");
-        line.assign(prefix.size(), ' ');
-        begun = false;
-    };
-    while (!words.empty()) {
-        const std::size_t space = words.find(' ');
-        std::string_view word = words.substr(0, space);
-        words.remove_prefix(space == std::string_view::npos ? words.size() : space + 1);
-        if (begun && line.size() + 1 + word.size() > kReportColumns) {
-            next_line();
-        }
-        line.append(begun ? " " : "");
-        // A word that is wider than a line, such as a path, is broken, but not within a character of UTF-8.
-        while (line.size() + word.size() > kReportColumns) {
-            std::size_t fits = kReportColumns - line.size();
-            while (fits > 1 && (static_cast<unsigned char>(word[fits]) & 0xc0u) == 0x80u) {
-                --fits;
-            }
-            line.append(word.substr(0, fits));
-            word.remove_prefix(fits);
-            next_line();
-        }
-        line.append(word);
-        begun = true;
-    }
-    text.append(line).append("\n");
-}
-
 // With as many decimals, up to three, as a column of this width has room for beside a space.
 std::string fit(double value, std::size_t width, int decimals = 3) {
     std::string text = fmt::format("{:.{}f}", value, decimals);
@@ -501,6 +468,38 @@ const char* op_in_plain_words(Op op) noexcept {
 }
 
 }  // namespace
+
+void wrap(std::string& text, std::string_view prefix, std::string_view words) {
+    std::string line(prefix);
+    bool begun = false;  // the line has a word
+    const auto next_line = [&] {
+        text.append(line).append("\n");
+        line.assign(prefix.size(), ' ');
+        begun = false;
+    };
+    while (!words.empty()) {
+        const std::size_t space = words.find(' ');
+        std::string_view word = words.substr(0, space);
+        words.remove_prefix(space == std::string_view::npos ? words.size() : space + 1);
+        if (begun && line.size() + 1 + word.size() > kReportColumns) {
+            next_line();
+        }
+        line.append(begun ? " " : "");
+        // A word that is wider than a line, such as a path, is broken, but not within a character of UTF-8.
+        while (line.size() + word.size() > kReportColumns) {
+            std::size_t fits = kReportColumns - line.size();
+            while (fits > 1 && (static_cast<unsigned char>(word[fits]) & 0xc0u) == 0x80u) {
+                --fits;
+            }
+            line.append(word.substr(0, fits));
+            word.remove_prefix(fits);
+            next_line();
+        }
+        line.append(word);
+        begun = true;
+    }
+    text.append(line).append("\n");
+}
 
 std::string label(const Measurement& measurement) {
     return fmt::format(

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 #include "pollperf/report/results.hpp"
 
@@ -12,6 +13,9 @@ namespace pollcore::perf {
 
 /// No line of text_report() is wider.
 inline constexpr std::size_t kReportColumns = 120;
+
+/// Appends the words to lines that begin with the prefix, or below it with as many spaces.
+void wrap(std::string& text, std::string_view prefix, std::string_view words);
 
 /// A measurement's name in sentences and tables: "send, 2 bytes, direct". Other transports than RC are named, too.
 [[nodiscard]] std::string label(const Measurement& measurement);
