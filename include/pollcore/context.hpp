@@ -99,6 +99,10 @@ public:
     [[nodiscard]] AddressHandle create_address_handle(const QpInfo& peer, const PathAttributes& path = {},
                                                       const std::string& device = "",
                                                       const ProtectionDomain* pd = nullptr);
+    /// Makes an address handle by the attributes of ibv_create_ah(3). Throws Error(EINVAL) for another port than that
+    /// of the configuration, and the device's error.
+    [[nodiscard]] AddressHandle create_address_handle(const AddressAttributes& address, const std::string& device = "",
+                                                      const ProtectionDomain* pd = nullptr);
     /// Makes an address handle for answers to the sender of a received datagram. The sender's queue pair is
     /// received.src_qp. `buffer` is the receive's buffer; only its first kGrhBytes bytes are read. Throws Error(EINVAL)
     /// if `received` and `buffer` do not tell where the datagram came from.

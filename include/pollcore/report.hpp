@@ -11,6 +11,10 @@ namespace pollcore {
 struct DeviceReport {
     std::string name;
     std::string description;
+    std::string verbs_name;       ///< as ibv_get_device_name(3) returns it; a software device has the name `name`
+    std::string uverbs_name;      ///< such as "uverbs0"; empty if the device is not the kernel's
+    std::int32_t ibv_index = -1;  ///< as ibv_get_device_index(3) returns it
+    std::uint8_t port_num = 1;    ///< the port that the configuration names
     std::uint32_t inline_max = 0;
     std::uint32_t qp_depth_max = 0;
     std::uint32_t cqes_max = 0;

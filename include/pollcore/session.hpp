@@ -227,6 +227,9 @@ public:
     /// SessionOptions::name. Valid as long as the session.
     [[nodiscard]] std::string_view name() const noexcept;
     [[nodiscard]] std::uint32_t worker() const noexcept;
+    /// The worker's name from the configuration. A session that is opened with this name has the same worker. Valid as
+    /// long as the session.
+    [[nodiscard]] std::string_view worker_name() const noexcept;
     [[nodiscard]] bool valid() const noexcept { return core_ != nullptr; }
 
     /// Tells SessionOptions::check_thread that the next call may come from another thread. The program must make this

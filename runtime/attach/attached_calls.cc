@@ -99,6 +99,7 @@ OpenedSession AttachedState::open_session(const SessionOptions& options) {
     session.memory.fd.reset();
     OpenedSession made{.id = opened.id,
                        .worker = opened.worker,
+                       .worker_name = opened.worker_name.string(),
                        .block = session.memory.mapping.data(),
                        .layout = layout,
                        .waking = waking,
@@ -462,6 +463,9 @@ void AttachedState::deallocate(MwHandle handle) {
 AhHandle AttachedState::create_ah(const QpInfo& peer, const PathAttributes& path, const std::string& device, PdId pd) {
     return ask(wire::CreateAh{.device = NameText(device), .pd = pd, .peer = peer, .path = path}).handle;
 }
+AhHandle AttachedState::create_ah(const AddressAttributes& address, const std::string& device, PdId pd) {
+    return ask(wire::CreateAhTo{.device = NameText(device), .pd = pd, .to = address}).handle;
+}
 AhHandle AttachedState::create_ah(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh,
                                   const std::string& device, PdId pd) {
     wire::CreateAhBack request{.device = NameText(device),
@@ -576,6 +580,10 @@ RuntimeReport AttachedState::report() {
         const wire::DeviceReported device = ask(wire::AskDevice{.index = i});
         report.devices.push_back({.name = device.name.string(),
                                   .description = device.description.string(),
+                                  .verbs_name = device.verbs_name.string(),
+                                  .uverbs_name = device.uverbs_name.string(),
+                                  .ibv_index = device.ibv_index,
+                                  .port_num = static_cast<std::uint8_t>(device.port_num),
                                   .inline_max = device.inline_max,
                                   .qp_depth_max = device.qp_depth_max,
                                   .cqes_max = device.cqes_max,

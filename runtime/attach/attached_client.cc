@@ -99,6 +99,7 @@ bool AttachedClient::answer_by_kind(const wire::Packet& packet, Handed& handed) 
         case wire::Kind::window_rkey: return answer<wire::AskWindowRkey>(packet, handed);
         case wire::Kind::deallocate: return answer<wire::Deallocate>(packet, handed);
         case wire::Kind::create_ah: return answer<wire::CreateAh>(packet, handed);
+        case wire::Kind::create_ah_to: return answer<wire::CreateAhTo>(packet, handed);
         case wire::Kind::create_ah_back: return answer<wire::CreateAhBack>(packet, handed);
         case wire::Kind::destroy_ah: return answer<wire::DestroyAh>(packet, handed);
         case wire::Kind::create_srq: return answer<wire::CreateSrq>(packet, handed);

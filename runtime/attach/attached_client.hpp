@@ -269,6 +269,7 @@ private:
     void begin(std::uint64_t id, const wire::Deallocate& asked);
     void begin(std::uint64_t id, const wire::DestroyAh& asked);
     void begin(std::uint64_t id, const wire::CreateAh& asked);
+    void begin(std::uint64_t id, const wire::CreateAhTo& asked);
     void begin(std::uint64_t id, const wire::CreateAhBack& asked);
     void begin(std::uint64_t id, const wire::ConnectTo& asked);
     void begin(std::uint64_t id, const wire::ModifyQp& asked);

@@ -386,6 +386,11 @@ void AttachedClient::begin(std::uint64_t id, const wire::CreateAh& asked) {
     create_ah<wire::CreateAh>(id, runtime_.plan_ah_here(asked.peer, asked.path, device, pd_for(device, asked.pd)));
 }
 
+void AttachedClient::begin(std::uint64_t id, const wire::CreateAhTo& asked) {
+    const std::string device = device_name(asked.device);
+    create_ah<wire::CreateAhTo>(id, runtime_.plan_ah_here(asked.to, device, pd_for(device, asked.pd)));
+}
+
 void AttachedClient::begin(std::uint64_t id, const wire::CreateAhBack& asked) {
     const std::string device = device_name(asked.device);
     create_ah<wire::CreateAhBack>(

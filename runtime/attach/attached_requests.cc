@@ -114,7 +114,10 @@ wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, Ha
     MapPlace own(sessions_, std::move(place));
     const std::uint32_t id = runtime_.open_session_here(at, std::move(memory), std::move(bells), share);
     own.take(id);
-    return {.id = id, .worker = worker, .worker_sleeps = runtime_.worker_sleeps(worker)};
+    return {.id = id,
+            .worker = worker,
+            .worker_sleeps = runtime_.worker_sleeps(worker),
+            .worker_name = NameText(at.worker)};
 }
 
 // Throws unless `id` is a session of this process that is not being closed.
@@ -471,6 +474,10 @@ wire::DeviceReported AttachedClient::carry_out(const wire::AskDevice& asked) {
     const DeviceReport& device = report.devices[asked.index];
     return {.name = NameText(device.name),
             .description = Text<192>(std::string_view(device.description).substr(0, 192)),
+            .verbs_name = NameText(device.verbs_name),
+            .uverbs_name = NameText(device.uverbs_name),
+            .ibv_index = device.ibv_index,
+            .port_num = device.port_num,
             .inline_max = device.inline_max,
             .qp_depth_max = device.qp_depth_max,
             .cqes_max = device.cqes_max,

@@ -87,6 +87,7 @@ public:
     void deallocate(MwHandle handle) override;
 
     AhHandle create_ah(const QpInfo& peer, const PathAttributes& path, const std::string& device, PdId pd) override;
+    AhHandle create_ah(const AddressAttributes& address, const std::string& device, PdId pd) override;
     AhHandle create_ah(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh,
                        const std::string& device, PdId pd) override;
     void destroy_ah(AhHandle handle) override;

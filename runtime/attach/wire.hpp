@@ -28,7 +28,7 @@ namespace pollcore::wire {
 inline constexpr std::uint32_t kMagic = 0x61436c50;  // "PlCa"
 /// The process and the daemon need the same version. Otherwise the daemon answers with its version in the error text,
 /// and closes the connection.
-inline constexpr std::uint16_t kVersion = 7;
+inline constexpr std::uint16_t kVersion = 8;
 inline constexpr std::size_t kDescriptorsMax = 4;
 
 enum class Kind : std::uint16_t {
@@ -59,6 +59,7 @@ enum class Kind : std::uint16_t {
     window_rkey,
     deallocate,
     create_ah,
+    create_ah_to,
     create_ah_back,
     destroy_ah,
     create_srq,
@@ -159,6 +160,7 @@ struct SessionOpened {
     std::uint32_t worker = 0;
     std::uint32_t worker_sleeps = 0;
     std::uint32_t reserved = 0;
+    NameText worker_name;
 };
 /// The request comes with a memfd of SessionLayout::bytes() bytes.
 struct OpenSession {
@@ -400,6 +402,13 @@ struct CreateAh {
     QpInfo peer;
     PathAttributes path;
 };
+struct CreateAhTo {
+    static constexpr Kind kKind = Kind::create_ah_to;
+    using Answered = AhNamed;
+    NameText device;
+    PdId pd = 0;
+    AddressAttributes to;
+};
 struct CreateAhBack {
     static constexpr Kind kKind = Kind::create_ah_back;
     using Answered = AhNamed;
@@ -501,6 +510,10 @@ struct CopyStatistics {
 struct DeviceReported {
     NameText name;
     Text<192> description;
+    NameText verbs_name;
+    NameText uverbs_name;
+    std::int32_t ibv_index = -1;
+    std::uint32_t port_num = 1;
     std::uint32_t inline_max = 0;
     std::uint32_t qp_depth_max = 0;
     std::uint32_t cqes_max = 0;

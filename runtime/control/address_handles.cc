@@ -28,26 +28,38 @@ void AhPlan::find_neighbour() const {
     device->find_neighbour(verbs_pd, to);
 }
 
-AhHandle RuntimeState::create_ah(const QpInfo& peer, const PathAttributes& path, const std::string& device_name,
-                                 PdId pd) {
+template <class Plan>
+AhHandle RuntimeState::create_ah_by(const Plan& plan_here) {
     const OutsideCall outside(*this);
-    const AhPlan plan = executor_->run([&] { return plan_ah_here(peer, path, device_name, pd); });
+    const AhPlan plan = executor_->run(plan_here);
     UniqueAh ah = plan.carry_out();
     return executor_->run([&] { return add_ah_here(plan, std::move(ah)); });
 }
 
+AhHandle RuntimeState::create_ah(const QpInfo& peer, const PathAttributes& path, const std::string& device_name,
+                                 PdId pd) {
+    return create_ah_by([&] { return plan_ah_here(peer, path, device_name, pd); });
+}
+
+AhHandle RuntimeState::create_ah(const AddressAttributes& address, const std::string& device_name, PdId pd) {
+    return create_ah_by([&] { return plan_ah_here(address, device_name, pd); });
+}
+
 AhHandle RuntimeState::create_ah(const WideCompletion& received, std::span<const std::byte, kGrhBytes> begins,
                                  const std::string& device_name, PdId pd) {
-    const OutsideCall outside(*this);
-    const AhPlan plan = executor_->run([&] { return plan_ah_here(received, begins, device_name, pd); });
-    UniqueAh ah = plan.carry_out();
-    return executor_->run([&] { return add_ah_here(plan, std::move(ah)); });
+    return create_ah_by([&] { return plan_ah_here(received, begins, device_name, pd); });
 }
 
 AhPlan RuntimeState::plan_ah_here(const QpInfo& peer, const PathAttributes& path, const std::string& device_name,
                                   PdId pd) {
     DeviceSlot& device = device_slot(device_name);
     return plan_ah_here(device, pd, address_here(device, peer, path));
+}
+
+AhPlan RuntimeState::plan_ah_here(const AddressAttributes& address, const std::string& device_name, PdId pd) {
+    DeviceSlot& device = device_slot(device_name);
+    require_port(address.port_num, *device.device);
+    return plan_ah_here(device, pd, to_verbs(address));
 }
 
 AhPlan RuntimeState::plan_ah_here(const WideCompletion& received, std::span<const std::byte, kGrhBytes> begins,
@@ -66,6 +78,13 @@ AhPlan RuntimeState::plan_ah_here(const WideCompletion& received, std::span<cons
     std::memcpy(&grh, begins.data(), sizeof(grh));
     DeviceSlot& device = device_slot(device_name);
     return plan_ah_here(device, pd, device.device->way_back(wc, grh));
+}
+
+void RuntimeState::require_port(std::uint8_t asked, const Device& device) {
+    if (asked != device.port()) {
+        throw Error(EINVAL, fmt::format("the port is {}, and the configuration has port {} of {}", asked, device.port(),
+                                        device.describe()));
+    }
 }
 
 AhPlan RuntimeState::plan_ah_here(DeviceSlot& device, PdId pd, const ibv_ah_attr& address) {

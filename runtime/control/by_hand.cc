@@ -19,13 +19,6 @@ QpState as_sessions_see(VerbsQpState state) noexcept {
     }
 }
 
-void require_port(std::uint8_t asked, const Device& device) {
-    if (asked != device.port()) {
-        throw Error(EINVAL, fmt::format("the port is {}, and the configuration has port {} of {}", asked, device.port(),
-                                        device.describe()));
-    }
-}
-
 }  // namespace
 
 void RuntimeState::modify_qp(QpHandle handle, const QpAttributes& attributes) {

@@ -90,8 +90,13 @@ void RuntimeState::open_device(const DeviceConfig& device_config) {
     loop_->watch(device.connector->fd(), [this, &device] { take_connect_events(device); });
 
     const DeviceLimits& limits = device.device->limits();
+    ibv_device& verbs = *device.device->context()->device;
     report_.devices.push_back({.name = device_config.name,
                                .description = device.device->describe(),
+                               .verbs_name = verbs.name,
+                               .uverbs_name = device.device->has_kernel() ? verbs.dev_name : "",
+                               .ibv_index = device.device->has_kernel() ? ::ibv_get_device_index(&verbs) : -1,
+                               .port_num = device.device->port(),
                                .inline_max = limits.inline_max,
                                .qp_depth_max = limits.qp_depth_max,
                                .cqes_max = limits.cqes_max,

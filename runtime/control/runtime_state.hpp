@@ -210,6 +210,7 @@ public:
     void deallocate(MwHandle handle) override;
 
     AhHandle create_ah(const QpInfo& peer, const PathAttributes& path, const std::string& device, PdId pd) override;
+    AhHandle create_ah(const AddressAttributes& address, const std::string& device, PdId pd) override;
     AhHandle create_ah(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh,
                        const std::string& device, PdId pd) override;
     void destroy_ah(AhHandle handle) override;
@@ -353,6 +354,7 @@ public:
     void end_closing_pool_here(PoolHandle handle) noexcept;
     [[nodiscard]] AhPlan plan_ah_here(const QpInfo& peer, const PathAttributes& path, const std::string& device,
                                       PdId pd);
+    [[nodiscard]] AhPlan plan_ah_here(const AddressAttributes& address, const std::string& device, PdId pd);
     [[nodiscard]] AhPlan plan_ah_here(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh,
                                       const std::string& device, PdId pd);
     AhHandle add_ah_here(const AhPlan& plan, UniqueAh ah);
@@ -548,6 +550,9 @@ private:
     [[nodiscard]] AhSlot* find_ah(AhHandle handle) noexcept;
     static void require_unused(AhHandle handle, const UseSearch& search);
     [[nodiscard]] AhPlan plan_ah_here(DeviceSlot& device, PdId pd, const ibv_ah_attr& address);
+    static void require_port(std::uint8_t asked, const Device& device);
+    template <class Plan>
+    AhHandle create_ah_by(const Plan& plan_here);
     [[nodiscard]] ibv_ah_attr address_here(DeviceSlot& device, const QpInfo& peer, const PathAttributes& path);
 
     // connecting.cc

@@ -51,6 +51,7 @@ OpenedSession RuntimeState::open_session(const SessionOptions& options) {
         return OpenedSession{
             .id = id,
             .worker = slot.worker,
+            .worker_name = workers_[slot.worker]->config.name,
             .block = slot.block.data(),
             .layout = slot.layout,
             .waking = {workers_[slot.worker]->bell.get(), slot.application_fd.get(), options.wait_spin}};

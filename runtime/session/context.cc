@@ -123,6 +123,7 @@ Session Context::open_session(const SessionOptions& options) {
                                               SessionCore::Options{.id = opened.id,
                                                                    .name = options.name,
                                                                    .worker = opened.worker,
+                                                                   .worker_name = std::move(opened.worker_name),
                                                                    .waking = opened.waking,
                                                                    .log = std::move(opened.log),
                                                                    .check_thread = options.check_thread,
@@ -262,6 +263,11 @@ MemoryWindow Context::create_memory_window(const Session& session, WindowType ty
 AddressHandle Context::create_address_handle(const QpInfo& peer, const PathAttributes& path, const std::string& device,
                                              const ProtectionDomain* pd) {
     return {control_, control().create_ah(peer, path, device, id_of(pd))};
+}
+
+AddressHandle Context::create_address_handle(const AddressAttributes& address, const std::string& device,
+                                             const ProtectionDomain* pd) {
+    return {control_, control().create_ah(address, device, id_of(pd))};
 }
 
 AddressHandle Context::create_address_handle(const WideCompletion& received, std::span<const std::byte> buffer,

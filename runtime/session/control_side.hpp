@@ -117,6 +117,7 @@ class InFlightLog;
 struct OpenedSession {
     std::uint32_t id = 0;
     std::uint32_t worker = 0;
+    std::string worker_name{};
     void* block = nullptr;
     SessionLayout layout;
     SessionWaking waking;
@@ -226,6 +227,7 @@ public:
 
     [[nodiscard]] virtual AhHandle create_ah(const QpInfo& peer, const PathAttributes& path, const std::string& device,
                                              PdId pd) = 0;
+    [[nodiscard]] virtual AhHandle create_ah(const AddressAttributes& address, const std::string& device, PdId pd) = 0;
     /// `grh` holds the first bytes of the datagram's buffer.
     [[nodiscard]] virtual AhHandle create_ah(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh,
                                              const std::string& device, PdId pd) = 0;

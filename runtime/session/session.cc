@@ -55,6 +55,7 @@ SessionCore::SessionCore(std::shared_ptr<SessionHost> host, void* block, const S
       log_(std::move(options.log)),
       host_(std::move(host)),
       name_(std::move(options.name)),
+      worker_name_(std::move(options.worker_name)),
       poke_(waking_.application_fd >= 0 ? make_event_fd("a session that waits") : UniqueFd()) {}
 
 SessionCore::~SessionCore() {
@@ -232,6 +233,9 @@ std::string_view Session::name() const noexcept {
 }
 std::uint32_t Session::worker() const noexcept {
     return core_ != nullptr ? core_->worker() : 0;
+}
+std::string_view Session::worker_name() const noexcept {
+    return core_ != nullptr ? core_->worker_name() : std::string_view();
 }
 
 SessionFigures Session::figures() noexcept {

@@ -40,6 +40,7 @@ public:
         std::uint32_t id = 0;
         std::string name{};
         std::uint32_t worker = 0;
+        std::string worker_name{};
         SessionWaking waking{};
         /// Set if the worker is in another process, which may die at any time. Null if the worker always ends the
         /// session in order.
@@ -83,6 +84,7 @@ public:
     [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
     [[nodiscard]] std::string_view name() const noexcept { return name_; }
     [[nodiscard]] std::uint32_t worker() const noexcept { return worker_; }
+    [[nodiscard]] std::string_view worker_name() const noexcept { return worker_name_; }
     void close() noexcept;
 
     /// Each call that changes the session begins with this check. Only close() does not, because any thread may end the
@@ -225,6 +227,7 @@ private:
     std::uint32_t gone_index_ = 0;        // complete_gone(): queues below this index have no requests left
     std::shared_ptr<SessionHost> host_;
     const std::string name_;
+    const std::string worker_name_;
     std::vector<std::shared_ptr<SendPoolCore>> send_pools_;
     UniqueFd poke_;  // an eventfd that wakes a thread in sleep(); invalid if the session never sleeps
     alignas(kCacheLine) std::atomic<bool> poked_{false};  // written by any thread

@@ -26,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "attach/packet_socket.hpp"
@@ -626,7 +627,9 @@ TEST_F(AttachTest, AProcessOfAnotherVersionIsToldSo) {
     wire::Answer<wire::Attached> answer;
     ASSERT_TRUE(packet.read(answer));
     EXPECT_EQ(answer.outcome.error, EPROTO);
-    EXPECT_EQ(answer.outcome.text.string(), "this daemon speaks version 7 of the attach protocol, and the process 8");
+    EXPECT_EQ(answer.outcome.text.string(),
+              fmt::format("this daemon speaks version {} of the attach protocol, and the process {}", wire::kVersion,
+                          wire::kVersion + 1));
     // The daemon then closes the connection.
     ASSERT_EQ(::poll(&readable, 1, 5000), 1);
     EXPECT_EQ(wire::recv_packet(socket.get(), packet), EPIPE);

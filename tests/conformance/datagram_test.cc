@@ -1,5 +1,6 @@
 // Datagrams: the layout of the receive buffer, the sender's address, the way back to the sender, and datagrams that are
 // lost silently.
+#include <algorithm>
 #include <array>
 #include <set>
 
@@ -56,6 +57,26 @@ protected:
     TestSession wide;
     AddressHandle to_b;
 };
+
+TEST_F(Datagrams, GoToTheAddressThatTheAttributesName) {
+    const PortAttributes port = runtime.query_port();
+    const QpInfo info = b.info();
+    const auto gids = runtime.gids();
+    const auto found = std::find_if(gids.begin(), gids.end(), [&](const auto& one) { return one.gid == info.gid; });
+    ASSERT_NE(found, gids.end());
+    AddressAttributes address{
+        .dgid = info.gid, .sgid_index = static_cast<std::uint8_t>(found->gid_index), .port_num = port.port_num};
+    to_b = runtime.create_address_handle(address);
+    submit(recv(1, 2048));
+    expect_only_the_last_arrives(1, 64);
+    address.port_num = static_cast<std::uint8_t>(port.port_num + 1);
+    try {
+        (void)runtime.create_address_handle(address);
+        ADD_FAILURE() << "the port is not the configuration's";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), std::errc::invalid_argument) << error.what();
+    }
+}
 
 TEST_F(Datagrams, ArriveBehindAGrh) {
     for (const std::uint32_t length : {0u, 1u, 64u, 1000u, 1024u}) {

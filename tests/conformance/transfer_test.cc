@@ -291,6 +291,9 @@ protected:
 
 TEST_F(TwoWorkers, MessagesGoBetweenQueuePairsOfDifferentWorkers) {
     ASSERT_NE(session.worker(), second.worker());
+    EXPECT_EQ(second.worker_name(), "w1");
+    const Session third = runtime.open_session({.worker = std::string(session.worker_name())});
+    EXPECT_EQ(third.worker(), session.worker());
     for (std::uint64_t tag = 0; tag < 50; ++tag) {
         submit(second, recv(tag, 64));
         submit(session, send(tag, 24));

@@ -37,11 +37,11 @@ using AllRequests =
                wire::AskQpInfo, wire::AskQpStatus, wire::ConnectTo, wire::Connect, wire::Disconnect, wire::AskRnrCounts,
                wire::Listen, wire::StopListening, wire::NextRequest, wire::Accept, wire::Reject, wire::CreatePd,
                wire::ReleasePd, wire::RegisterMemory, wire::Deregister, wire::CreateWindow, wire::AskWindowRkey,
-               wire::Deallocate, wire::CreateAh, wire::CreateAhBack, wire::DestroyAh, wire::CreateSrq, wire::CloseSrq,
-               wire::ArmLimit, wire::AskSrqLimit, wire::CreatePool, wire::ClosePool, wire::AskHeldBuffers,
-               wire::AskWorkerCounters, wire::AskControlCounters, wire::AskDevice, wire::BeginConnect,
-               wire::BeginAccept, wire::BeginEnding, wire::Cancel, wire::NextEvents, wire::ModifyQp, wire::AskQp,
-               wire::AskDeviceAttributes, wire::AskPort, wire::AskGids, wire::AskPkey, wire::ShareContext,
+               wire::Deallocate, wire::CreateAh, wire::CreateAhTo, wire::CreateAhBack, wire::DestroyAh, wire::CreateSrq,
+               wire::CloseSrq, wire::ArmLimit, wire::AskSrqLimit, wire::CreatePool, wire::ClosePool,
+               wire::AskHeldBuffers, wire::AskWorkerCounters, wire::AskControlCounters, wire::AskDevice,
+               wire::BeginConnect, wire::BeginAccept, wire::BeginEnding, wire::Cancel, wire::NextEvents, wire::ModifyQp,
+               wire::AskQp, wire::AskDeviceAttributes, wire::AskPort, wire::AskGids, wire::AskPkey, wire::ShareContext,
                wire::FindKey, wire::CopyStatistics>;
 
 class Fuzzer {
