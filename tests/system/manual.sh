@@ -14,6 +14,7 @@ mesh=$build/apps/pollperf/mesh/pollperf-mesh
 pollstat=$build/apps/pollstat/pollstat
 pollctl=$build/apps/pollctl/pollctl
 polldoctor=$build/apps/polldoctor/polldoctor
+run=$build/apps/pollcore-run/pollcore-run
 
 step='the pages are man(7) without a fault'
 mandoc -T lint -W error "$pages"/*.1 >"$work/lint.out"
@@ -40,7 +41,7 @@ rest_is_behind() {
     [[ $(wc -w <"$work/help.out") -gt $(wc -w <"$work/short.out") ]] || fail "$* --help-all says no more than --help"
 }
 commands=("$pollcored" "$pollperf" "$pollperf lat" "$pollperf bw" "$pollperf rate" "$pollperf serve" "$pollperf report"
-    "$pollperf wake" "$mesh" "$pollstat" "$pollctl" "$pollctl disconnect" "$polldoctor")
+    "$pollperf wake" "$mesh" "$pollstat" "$pollctl" "$pollctl disconnect" "$polldoctor" "$run")
 step='--help of each program and script fits a screen'
 sizes=''
 for command in "${commands[@]}"; do
@@ -90,10 +91,11 @@ least=6 same_as_help pollstat.1 "$pollstat"
 least=4 same_as_help pollctl.1 "$pollctl"
 least=2 same_as_help pollctl.1 "$pollctl" disconnect
 least=7 same_as_help polldoctor.1 "$polldoctor"
+least=5 same_as_help pollcore-run.1 "$run"
 passed "options:$options"
 
 step='--version says how a program was built'
-for program in "$pollcored" "$pollperf" "$mesh" "$pollstat" "$pollctl" "$polldoctor"; do
+for program in "$pollcored" "$pollperf" "$mesh" "$pollstat" "$pollctl" "$polldoctor" "$run"; do
     "$program" --version >"$work/version.out"
     [[ $(sed -n 1p "$work/version.out") =~ ^[a-z-]+\ [0-9]+\.[0-9]+\.[0-9]+$ ]] || fail 'the first line is not name and version'
     grep -q '^built from [^ ]' "$work/version.out"

@@ -23,7 +23,7 @@ trap 'code=$?; set +e; unmount; (exit "$code"); finish' EXIT
 
 top=$here/../..
 cache=$top/build/packaging # beside the files that scripts/package compiles
-packages=(libpollcore0.2 libpollcore-client0.2 libpollcore-dev pollcored pollcore-tools pollcore-mesh pollcore-doc)
+packages=(libpollcore0.2 libpollcore-client0.2 libpollcore-dev pollcored pollcore-tools pollcore-mesh pollcore-run pollcore-doc)
 config=/etc/pollcore/pollcored.toml
 socket=/run/pollcore/pollcored.sock
 hang=1200 # seconds; a command that takes longer hangs

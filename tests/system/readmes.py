@@ -128,6 +128,7 @@ def help_of(name, cache={}):
                     "polldoctor": [[BUILD / "apps/polldoctor/polldoctor", "--help-all"]],
                     "pollperf": [[BUILD / "apps/pollperf/pollperf", *command, "--help-all"] for command in ((), ("lat",), ("bw",), ("rate",), ("serve",), ("report",), ("wake",))],
                     "pollperf-mesh": [[BUILD / "apps/pollperf/mesh/pollperf-mesh", "--help-all"]],
+                    "pollcore-run": [[BUILD / "apps/pollcore-run/pollcore-run", "--help-all"]],
                     "pollctl": [[BUILD / "apps/pollctl/pollctl", *command, "--help-all"] for command in ((), ("disconnect",), ("drain",))]}
         if (ROOT / name).is_file() and name.startswith("scripts/"):
             commands[name] = [[ROOT / name, "--help"]]

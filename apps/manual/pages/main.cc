@@ -7,6 +7,7 @@
 #include <string>
 
 #include "manual/manual.hpp"
+#include "pollcore-run/run_command_line.hpp"
 #include "pollcored/daemon_command_line.hpp"
 #include "pollctl/ctl_command_line.hpp"
 #include "polldoctor/doctor_command_line.hpp"
@@ -42,6 +43,7 @@ int main(int argc, char** argv) {
     const stat::StatCommandLine of_stat;
     const ctl::CtlCommandLine of_ctl;
     const doctor::DoctorCommandLine of_doctor(argv[2]);
+    const run::RunCommandLine of_run;
 
     std::vector<manual::Section> daemon_sections = daemon::DaemonCommandLine::sections();
     daemon_sections.push_back(
@@ -113,13 +115,18 @@ int main(int argc, char** argv) {
          "judge a host for pollcore",
          doctor::DoctorCommandLine::sections(),
          {"pollcored(1)", "pollstat(1)", "pollperf(1)", "rdma(8)", "setpci(8)"}},
+        {&of_run.app,
+         "pollcore-run",
+         "run a verbs program over pollcored",
+         run::RunCommandLine::sections(),
+         {"pollcored(1)", "pollctl(1)", "pollperf(1)", "ibv_devices(1)", "ld.so(8)"}},
     };
     bool written = true;
     for (const manual::Page& page : pages) {
         written &= write(directory / (page.name + ".1"), manual::manual_page(page));
     }
     for (const CLI::App* program :
-         {&of_daemon.app, &of_perf.app, &of_mesh.app, &of_stat.app, &of_ctl.app, &of_doctor.app}) {
+         {&of_daemon.app, &of_perf.app, &of_mesh.app, &of_stat.app, &of_ctl.app, &of_doctor.app, &of_run.app}) {
         written &= write(directory / program->get_name(), manual::bash_completion(*program));
     }
     return written ? 0 : 1;
