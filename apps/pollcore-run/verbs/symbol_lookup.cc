@@ -13,8 +13,6 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
-#include <string_view>
 
 #if !defined(__x86_64__) && !defined(__aarch64__)
 #error "dlsym() has no code for this machine"
@@ -27,94 +25,105 @@ __attribute__((visibility("hidden"))) void* pollcore_genuine_dlvsym = nullptr;
 __attribute__((visibility("hidden"))) void* pollcore_served_symbol(void* handle, const char* name) noexcept;
 }
 
+// Sanitizers and memory allocators call dlsym() while they set themselves up. So what runs then is not instrumented,
+// calls no function of other libraries, and allocates nothing.
+#define POLLCORE_BARE __attribute__((no_sanitize("address", "undefined", "thread")))
+
 namespace pollcore::served {
 namespace {
 
 // The dynamic symbols of a loaded library.
-class Symbols {
-public:
-    explicit Symbols(const dl_phdr_info& library) noexcept {
-        for (int i = 0; i < library.dlpi_phnum; ++i) {
-            if (library.dlpi_phdr[i].p_type == PT_DYNAMIC) {
-                read(reinterpret_cast<const ElfW(Dyn)*>(library.dlpi_addr + library.dlpi_phdr[i].p_vaddr),
-                     library.dlpi_addr);
-            }
-        }
-    }
-
-    [[nodiscard]] void* find(std::string_view name) const noexcept {
-        for (std::uint32_t i = 0; symbols_ != nullptr && hash_ != nullptr && i < count(); ++i) {
-            const ElfW(Sym)& one = symbols_[i];
-            if (one.st_shndx != SHN_UNDEF && ELF64_ST_TYPE(one.st_info) == STT_FUNC && name == names_ + one.st_name) {
-                return reinterpret_cast<void*>(base_ + one.st_value);
-            }
-        }
-        return nullptr;
-    }
-
-private:
-    void read(const ElfW(Dyn) * entry, ElfW(Addr) base) noexcept {
-        base_ = base;
-        for (; entry->d_tag != DT_NULL; ++entry) {
-            const void* const at = reinterpret_cast<const void*>(entry->d_un.d_ptr);
-            switch (entry->d_tag) {
-                case DT_SYMTAB: symbols_ = static_cast<const ElfW(Sym)*>(at); break;
-                case DT_STRTAB: names_ = static_cast<const char*>(at); break;
-                case DT_GNU_HASH: hash_ = static_cast<const std::uint32_t*>(at); break;
-                default: break;
-            }
-        }
-    }
-
-    // Only the hash table tells how many symbols there are: its last chain ends with the last symbol.
-    [[nodiscard]] std::uint32_t count() const noexcept {
-        const std::uint32_t buckets = hash_[0];
-        const std::uint32_t first = hash_[1];
-        const std::uint32_t* const bucket = hash_ + 4 + hash_[2] * (sizeof(ElfW(Addr)) / sizeof *hash_);
-        const std::uint32_t* const chain = bucket + buckets;
-        std::uint32_t last = 0;
-        for (std::uint32_t i = 0; i < buckets; ++i) {
-            last = bucket[i] > last ? bucket[i] : last;
-        }
-        if (last < first) {
-            return first;
-        }
-        while ((chain[last - first] & 1) == 0) {
-            ++last;
-        }
-        return last + 1;
-    }
-
-    ElfW(Addr) base_ = 0;
-    const ElfW(Sym) * symbols_ = nullptr;
-    const char* names_ = nullptr;
-    const std::uint32_t* hash_ = nullptr;
+struct Symbols {
+    ElfW(Addr) base = 0;
+    const ElfW(Sym) * symbols = nullptr;
+    const char* names = nullptr;
+    const std::uint32_t* hash = nullptr;  // DT_GNU_HASH
 };
 
-int look_into(dl_phdr_info* library, std::size_t, void*) noexcept {
-    const std::string_view path = library->dlpi_name;
-    const std::string_view file = path.substr(path.rfind('/') + 1);
-    // Before version 2.34 of the C library the functions are in a library of their own.
-    if (file != "libc.so.6" && file != "libdl.so.2") {
-        return 0;
+POLLCORE_BARE bool equal(const char* one, const char* other) noexcept {
+    for (; *one == *other; ++one, ++other) {
+        if (*one == '\0') {
+            return true;
+        }
     }
-    const Symbols symbols(*library);
-    if (pollcore_genuine_dlsym == nullptr) {
-        pollcore_genuine_dlsym = symbols.find("dlsym");
-        pollcore_genuine_dlvsym = symbols.find("dlvsym");
-    }
-    return 0;
+    return false;
 }
 
-void find_lookups() noexcept {
-    // Two threads at once find the same.
-    if (pollcore_genuine_dlsym == nullptr) {
-        ::dl_iterate_phdr(look_into, nullptr);
-        if (pollcore_genuine_dlsym == nullptr || pollcore_genuine_dlvsym == nullptr) {
-            static constexpr std::string_view kText = "pollcore-verbs: the C library has no dlsym()\n";
-            (void)!::write(2, kText.data(), kText.size());
-            std::abort();
+POLLCORE_BARE const char* file_of(const char* path) noexcept {
+    const char* file = path;
+    for (; *path != '\0'; ++path) {
+        file = *path == '/' ? path + 1 : file;
+    }
+    return file;
+}
+
+POLLCORE_BARE Symbols symbols_of(const link_map& library) noexcept {
+    Symbols found;
+    found.base = library.l_addr;
+    for (const ElfW(Dyn)* entry = library.l_ld; entry->d_tag != DT_NULL; ++entry) {
+        const ElfW(Addr) at = entry->d_un.d_ptr;
+        if (entry->d_tag == DT_SYMTAB) {
+            found.symbols = reinterpret_cast<const ElfW(Sym)*>(at);
+        } else if (entry->d_tag == DT_STRTAB) {
+            found.names = reinterpret_cast<const char*>(at);
+        } else if (entry->d_tag == DT_GNU_HASH) {
+            found.hash = reinterpret_cast<const std::uint32_t*>(at);
         }
+    }
+    return found;
+}
+
+// Only the hash table tells how many symbols there are: its last chain ends with the last symbol.
+POLLCORE_BARE std::uint32_t count_of(const Symbols& in) noexcept {
+    const std::uint32_t buckets = in.hash[0];
+    const std::uint32_t first = in.hash[1];
+    const std::uint32_t* const bucket = in.hash + 4 + in.hash[2] * (sizeof(ElfW(Addr)) / sizeof *in.hash);
+    const std::uint32_t* const chain = bucket + buckets;
+    std::uint32_t last = 0;
+    for (std::uint32_t i = 0; i < buckets; ++i) {
+        last = bucket[i] > last ? bucket[i] : last;
+    }
+    if (last < first) {
+        return first;
+    }
+    while ((chain[last - first] & 1) == 0) {
+        ++last;
+    }
+    return last + 1;
+}
+
+POLLCORE_BARE void* find(const Symbols& in, const char* name) noexcept {
+    const std::uint32_t count = in.symbols == nullptr || in.hash == nullptr ? 0 : count_of(in);
+    for (std::uint32_t i = 0; i < count; ++i) {
+        const ElfW(Sym)& one = in.symbols[i];
+        if (one.st_shndx != SHN_UNDEF && (one.st_info & 0xf) == STT_FUNC && equal(name, in.names + one.st_name)) {
+            return reinterpret_cast<void*>(in.base + one.st_value);
+        }
+    }
+    return nullptr;
+}
+
+// Two threads at once find the same. The list of libraries is the loader's, for debuggers; the C library is in it from
+// the start.
+POLLCORE_BARE void find_lookups() noexcept {
+    if (pollcore_genuine_dlvsym != nullptr) {
+        return;
+    }
+    for (const link_map* library = _r_debug.r_map; library != nullptr; library = library->l_next) {
+        const char* const file = file_of(library->l_name);
+        // Before version 2.34 of the C library the functions are in a library of their own.
+        if (equal(file, "libc.so.6") || equal(file, "libdl.so.2")) {
+            const Symbols symbols = symbols_of(*library);
+            if (void* const found = find(symbols, "dlsym"); found != nullptr) {
+                pollcore_genuine_dlsym = found;
+                pollcore_genuine_dlvsym = find(symbols, "dlvsym");
+            }
+        }
+    }
+    if (pollcore_genuine_dlvsym == nullptr) {
+        static constexpr char kText[] = "pollcore-verbs: the C library has no dlsym()\n";
+        (void)!::write(STDERR_FILENO, kText, sizeof kText - 1);
+        std::abort();
     }
 }
 
@@ -138,12 +147,14 @@ void* genuine_dlsym(void* handle, const char* name) noexcept {
 
 }  // namespace pollcore::served
 
-void* pollcore_served_symbol(void* handle, const char* name) noexcept {
+POLLCORE_BARE void* pollcore_served_symbol(void* handle, const char* name) noexcept {
     using namespace pollcore::served;
     find_lookups();
-    const std::string_view wanted = name == nullptr ? "" : name;
-    if (handle == RTLD_NEXT || handle == RTLD_DEFAULT ||
-        (!wanted.starts_with("ibv_") && !wanted.starts_with("_ibv_"))) {
+    if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || name == nullptr) {
+        return nullptr;
+    }
+    const char* const begin = name[0] == '_' ? name + 1 : name;
+    if (begin[0] != 'i' || begin[1] != 'b' || begin[2] != 'v' || begin[3] != '_') {
         return nullptr;
     }
     void* const own = own_library();
