@@ -113,6 +113,12 @@ TEST(ServedConversions, WhatCannotBeSetIsRefused) {
     EXPECT_EQ(refusal_of([&] { (void)to_attributes(attr, IBV_QP_STATE); }), EINVAL);
 }
 
+TEST(ServedConversions, AFlowLabelHasTwentyBits) {
+    ibv_ah_attr attr{};
+    attr.grh.flow_label = 0xffffffff;
+    EXPECT_EQ(to_address(attr).flow_label, 0xfffffu) << "as UCX has it";
+}
+
 TEST(ServedConversions, EachMtuHasItsCode) {
     for (const ibv_mtu mtu : {IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096}) {
         ibv_qp_attr attr{};
