@@ -147,6 +147,9 @@ def look_at_options(where, text):
         for word in words[words.index(ours) + 1:]:
             if word in ("sh", "env", "rdma", "COMMAND", "&&", "|", ";"):
                 break
+            # What follows are the options of the program that it runs.
+            if ours == "pollcore-run" and not word.startswith("-"):
+                break
             option = re.match(r"(--?[a-zA-Z][\w-]*)", word)
             if option and not re.search(rf"(?<![\w-]){re.escape(option[1])}(?![\w-])", help_of(ours)):
                 complain(where, f"{ours} has no option {option[1]}: {line.strip()}")
