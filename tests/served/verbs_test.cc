@@ -605,6 +605,10 @@ TEST_F(Verbs, WhatDoesNotExistIsRefused) {
     ibv_port_attr port{};
     EXPECT_NE(ibv_query_port(context_, 77, &port), 0);
     EXPECT_EQ(ibv_create_cq(context_, 0, nullptr, nullptr, 0), nullptr);
+    EXPECT_EQ(ibv_create_cq(context_, 16, nullptr, nullptr, context_->num_comp_vectors), nullptr);
+    ibv_ah_attr local{};
+    local.port_num = kPort;
+    EXPECT_EQ(ibv_create_ah(pd_, &local), nullptr) << "on RoCE an address handle is global";
     ibv_cq* const cq = make_cq();
     ibv_qp_init_attr init{};
     init.send_cq = init.recv_cq = cq;

@@ -81,6 +81,7 @@ void learn_devices(Link& link) {
         if (device == nullptr) {
             auto made = std::make_unique<Device>();
             describe(*made, one, link.attachment->query_device(one.name), link.devices.size());
+            made->link_layer = link.attachment->query_port(one.name).link_layer;
             device = made.get();
             link.devices.push_back(std::move(made));
         }

@@ -26,7 +26,8 @@ struct Device {
     DeviceAttributes attributes;
     int index = -1;
     std::uint8_t port_num = 1;
-    bool kernel = false;  ///< the kernel has the device, too
+    std::uint8_t link_layer = 0;  ///< of the port: IBV_LINK_LAYER_*
+    bool kernel = false;          ///< the kernel has the device, too
 };
 
 /// The devices that the daemon serves; attaches first, if need be. Empty if there is no daemon, which is told once.

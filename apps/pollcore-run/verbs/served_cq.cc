@@ -94,10 +94,13 @@ void await_acknowledgements(Cq& cq) noexcept {
     pthread_mutex_unlock(&cq.mutex);
 }
 
-Cq* make_cq(Opened& opened, int cqe, void* cq_context, ibv_comp_channel* channel, bool device_time) {
+Cq* make_cq(Opened& opened, int cqe, void* cq_context, ibv_comp_channel* channel, int comp_vector, bool device_time) {
     const DeviceAttributes& attributes = opened.device->attributes;
     if (cqe < 1 || static_cast<std::uint32_t>(cqe) > attributes.max_cqe) {
         throw Error(EINVAL, "a completion queue of this size cannot be made: see max_cqe of ibv_query_device()");
+    }
+    if (comp_vector < 0 || comp_vector >= opened.verbs.context.num_comp_vectors) {
+        throw Error(EINVAL, "there is no such completion vector: see ibv_context::num_comp_vectors");
     }
     auto cq = std::make_unique<Cq>();
     cq->context = &opened.verbs.context;
@@ -245,8 +248,9 @@ ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* init) noexcep
             ((init->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0 && (init->flags & ~kFlagsServed) != 0)) {
             throw Error(EOPNOTSUPP, "the completion queue is asked for what cannot be served");
         }
-        Cq* const cq = make_cq(opened, static_cast<int>(init->cqe), init->cq_context, init->channel,
-                               (init->wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP) != 0);
+        Cq* const cq =
+            make_cq(opened, static_cast<int>(init->cqe), init->cq_context, init->channel,
+                    static_cast<int>(init->comp_vector), (init->wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP) != 0);
         install_extended(*cq, init->wc_flags);
         return cq;
     });
@@ -265,7 +269,8 @@ POLLCORE_VERBS_EXPORT ibv_cq* ibv_create_cq(ibv_context* context, int cqe, void*
     if (!is_ours(context)) {
         return POLLCORE_GENUINE(ibv_create_cq)(context, cqe, cq_context, channel, comp_vector);
     }
-    Cq* const cq = made_by("ibv_create_cq()", [&] { return make_cq(of(context), cqe, cq_context, channel, false); });
+    Cq* const cq =
+        made_by("ibv_create_cq()", [&] { return make_cq(of(context), cqe, cq_context, channel, comp_vector, false); });
     return cq == nullptr ? nullptr : verbs_of(*cq);
 }
 

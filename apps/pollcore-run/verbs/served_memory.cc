@@ -217,6 +217,9 @@ POLLCORE_VERBS_EXPORT ibv_ah* ibv_create_ah(ibv_pd* verbs, ibv_ah_attr* attr) {
     return made_by("ibv_create_ah()", [&]() -> ibv_ah* {
         Pd& pd = of(verbs);
         Opened& opened = of(pd.context);
+        if (attr->is_global == 0 && opened.device->link_layer == IBV_LINK_LAYER_ETHERNET) {
+            throw pollcore::Error(EINVAL, "on RoCE an address handle is global: ibv_ah_attr::is_global and a GID");
+        }
         auto ah = std::make_unique<Ah>();
         ah->context = verbs->context;
         ah->pd = verbs;
