@@ -1,5 +1,6 @@
 #include "daemon_link.hpp"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -37,6 +38,15 @@ void detach_at_exit() noexcept {
     if (link.attachment != nullptr && link.owner == ::getpid()) {
         (void)link.attachment->stop();
     }
+}
+
+// In a child of fork(2): the process is not attached any more.
+void forget_daemon() noexcept {
+    Link& link = link_of_process();
+    // Another thread of the parent may have held the mutex, which is then locked for ever in this child.
+    new (&link.mutex) std::mutex;
+    link.attachment = nullptr;
+    link.served.clear();
 }
 
 std::string setting(const char* variable, const char* otherwise) {
@@ -100,6 +110,8 @@ Attachment& attached(Link& link) {
             link.attachment = new Attachment({.path = socket, .own_memory = true});
             link.owner = ::getpid();
             learn_devices(link);
+            // Also in a process that forks before it opens a device.
+            [[maybe_unused]] static const int in_child = ::pthread_atfork(nullptr, nullptr, forget_daemon);
             // A program that ends with objects in place has not died, so the daemon's log should not say so.
             [[maybe_unused]] static const int registered = std::atexit(detach_at_exit);
         } catch (const Error& error) {
@@ -157,14 +169,6 @@ bool lists_beside() noexcept {
 const std::string& worker_wanted() {
     static const std::string& name = *new std::string(setting("POLLCORE_VERBS_WORKER", ""));
     return name;
-}
-
-void forget_daemon() noexcept {
-    Link& link = link_of_process();
-    // Another thread of the parent may have held the mutex, which is then locked for ever in this child.
-    new (&link.mutex) std::mutex;
-    link.attachment = nullptr;
-    link.served.clear();
 }
 
 }  // namespace pollcore::served

@@ -49,7 +49,4 @@ struct Device {
 /// POLLCORE_VERBS_WORKER: the worker of all completion queues; empty: the daemon chooses.
 [[nodiscard]] const std::string& worker_wanted();
 
-/// In a child of fork(2): the process is not attached any more.
-void forget_daemon() noexcept;
-
 }  // namespace pollcore::served

@@ -40,7 +40,9 @@ void open_session(Attachment& attachment, Cq& cq, std::string_view worker) {
         // No events until arm() asks for one.
         epoll_event none{.events = EPOLLONESHOT, .data = {.ptr = &cq}};
         if (::epoll_ctl(cq.channel->fd, EPOLL_CTL_ADD, cq.session.event_fd(), &none) != 0) {
-            throw Error(errno, "adding a completion queue to its completion channel");
+            const int error = errno;
+            cq.session = Session();  // the next queue pair tries again
+            throw Error(error, "adding a completion queue to its completion channel");
         }
         if (cq.asked) {
             (void)arm(cq);
@@ -68,8 +70,8 @@ bool take_more(Cq& cq, std::size_t most) {
 }
 
 // Asks the worker for an event. What is in the session already must be out before: an event tells only of what comes
-// after.
-bool ask_worker(Cq& cq) {
+// after. Returns an errno value or 0.
+int ask_worker(Cq& cq) {
     // Each reason for which arm() returns false is reported once, so the loop ends. A session that has ended returns
     // false for ever.
     constexpr unsigned kTriesMax = 1'000'000;
@@ -77,13 +79,13 @@ bool ask_worker(Cq& cq) {
         cq.session.hand_over();
         if (cq.session.arm()) {
             epoll_event once{.events = EPOLLIN | EPOLLONESHOT, .data = {.ptr = &cq}};
-            return ::epoll_ctl(cq.channel->fd, EPOLL_CTL_MOD, cq.session.event_fd(), &once) == 0;
+            return ::epoll_ctl(cq.channel->fd, EPOLL_CTL_MOD, cq.session.event_fd(), &once) == 0 ? 0 : errno;
         }
         if (!take_more(cq, kBurst) && cq.attachment->lost()) {
-            return true;  // nothing comes any more
+            return 0;  // nothing comes any more
         }
     }
-    return false;
+    return EIO;
 }
 
 void await_acknowledgements(Cq& cq) noexcept {
@@ -160,7 +162,9 @@ Found next_completion(Cq& cq, std::size_t wanted) noexcept {
             }
         }
         const WideCompletion& completion = cq.taken[cq.next++];
-        if (Qp* const qp = queue_pairs().find(completion.qp); qp != nullptr) {
+        Qp* const qp = queue_pairs().find(completion.qp);
+        // A completion of a dead daemon may name a handle that its successor has given out again.
+        if (qp != nullptr && (qp->send_cq == &cq || qp->recv_cq == &cq)) {
             return {&completion, qp};
         }
     }
@@ -168,8 +172,8 @@ Found next_completion(Cq& cq, std::size_t wanted) noexcept {
 
 int arm(Cq& cq) noexcept {
     try {
-        if (!ask_worker(cq)) {
-            return errno == 0 ? EIO : errno;
+        if (const int error = ask_worker(cq); error != 0) {
+            return error;
         }
     } catch (const std::bad_alloc&) {
         return ENOMEM;

@@ -193,7 +193,6 @@ void in_child() noexcept {
     watched() = nullptr;
     all_cqs().clear();
     all_srqs().clear();
-    forget_daemon();
 }
 
 void acknowledge(pthread_mutex_t& mutex, pthread_cond_t& cond, std::uint32_t& completed) noexcept {

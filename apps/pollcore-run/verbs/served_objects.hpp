@@ -164,6 +164,10 @@ public:
         return qp != nullptr && qp->handle.load(std::memory_order_relaxed) == handle ? qp : nullptr;
     }
     void set(std::uint16_t index, Qp* qp) noexcept { at_[index].store(qp, std::memory_order_release); }
+    /// Leaves another queue pair in its place: a daemon that has started again gives out the same handles.
+    void remove(std::uint16_t index, Qp* qp) noexcept {
+        (void)at_[index].compare_exchange_strong(qp, nullptr, std::memory_order_acq_rel);
+    }
 
 private:
     std::array<std::atomic<Qp*>, kQpsMax> at_{};

@@ -336,7 +336,7 @@ POLLCORE_VERBS_EXPORT int ibv_destroy_qp(ibv_qp* verbs) {
         const std::lock_guard guard(objects_mutex());
         {
             const CqLocks locks(*qp.send_cq, *qp.recv_cq);
-            queue_pairs().set(qp.queue.handle().index, nullptr);
+            queue_pairs().remove(qp.queue.handle().index, &qp);
         }
         drop_events_of(of(verbs->context), verbs);
         qp.send_cq->users.fetch_sub(1, std::memory_order_relaxed);
