@@ -195,6 +195,28 @@ void in_child() noexcept {
     all_srqs().clear();
 }
 
+// The object that an event names, and its count of events; null pointers if it names a device or a port.
+struct Named {
+    const void* element = nullptr;
+    EventCount* count = nullptr;
+};
+Named named_by(const ibv_async_event& event) noexcept {
+    switch (event.event_type) {
+        case IBV_EVENT_CQ_ERR: return {event.element.cq, &of(event.element.cq).async};
+        case IBV_EVENT_SRQ_ERR:
+        case IBV_EVENT_SRQ_LIMIT_REACHED: return {event.element.srq, &of(event.element.srq).async};
+        case IBV_EVENT_QP_FATAL:
+        case IBV_EVENT_QP_REQ_ERR:
+        case IBV_EVENT_QP_ACCESS_ERR:
+        case IBV_EVENT_COMM_EST:
+        case IBV_EVENT_SQ_DRAINED:
+        case IBV_EVENT_PATH_MIG:
+        case IBV_EVENT_PATH_MIG_ERR:
+        case IBV_EVENT_QP_LAST_WQE_REACHED: return {event.element.qp, &of(event.element.qp).async};
+        default: return {};
+    }
+}
+
 void acknowledge(pthread_mutex_t& mutex, pthread_cond_t& cond, std::uint32_t& completed) noexcept {
     pthread_mutex_lock(&mutex);
     ++completed;
@@ -222,35 +244,12 @@ void remove_context(Opened& opened) noexcept {
 void drop_events_of(Opened& opened, const void* element) noexcept {
     // The program has not seen these events, so nobody acknowledges them.
     const auto dropped = std::erase_if(opened.events, [&](const ibv_async_event& event) {
-        switch (event.event_type) {
-            case IBV_EVENT_CQ_ERR:
-                if (event.element.cq == element) {
-                    --of(event.element.cq).async.reported;
-                    return true;
-                }
-                return false;
-            case IBV_EVENT_SRQ_ERR:
-            case IBV_EVENT_SRQ_LIMIT_REACHED:
-                if (event.element.srq == element) {
-                    --of(event.element.srq).async.reported;
-                    return true;
-                }
-                return false;
-            case IBV_EVENT_QP_FATAL:
-            case IBV_EVENT_QP_REQ_ERR:
-            case IBV_EVENT_QP_ACCESS_ERR:
-            case IBV_EVENT_COMM_EST:
-            case IBV_EVENT_SQ_DRAINED:
-            case IBV_EVENT_PATH_MIG:
-            case IBV_EVENT_PATH_MIG_ERR:
-            case IBV_EVENT_QP_LAST_WQE_REACHED:
-                if (event.element.qp == element) {
-                    --of(event.element.qp).async.reported;
-                    return true;
-                }
-                return false;
-            default: return false;
+        const auto [named, count] = named_by(event);
+        if (named != element || count == nullptr) {
+            return false;
         }
+        --count->reported;
+        return true;
     });
     for (std::size_t i = 0; i < dropped; ++i) {
         uncount(opened);
