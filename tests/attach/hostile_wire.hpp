@@ -44,7 +44,7 @@ inline bool over() {
 
 struct Header {
     std::uint32_t magic = 0x61436c50;
-    std::uint16_t version = 7;
+    std::uint16_t version = 8;
     std::uint16_t kind = 0;
     std::uint64_t id = 0;
 };
