@@ -23,7 +23,7 @@ from beside_daemon import BUILD, PATIENCE, fail, passed, start, start_daemon, un
 from served_programs import BOTH, ON_ALL, ON_KERNEL, SINGLE, table
 
 RUN = BUILD / "apps" / "pollcore-run" / "pollcore-run"
-README = pathlib.Path(__file__).parents[2] / "apps" / "pollcore-run" / "README.md"
+README = pathlib.Path(__file__).resolve().parents[2] / "apps" / "pollcore-run" / "README.md"
 CONFIG = """
 [runtime]
 share_cores = true
