@@ -118,8 +118,9 @@ struct WorkerConfig {
     std::uint32_t moderation_count = 1;
     std::chrono::microseconds moderation_period{0};  ///< 0: a completion wakes the worker at once
     std::uint32_t submit_burst = kBurstDefault;      ///< slots taken from one session in one step
-    std::uint32_t complete_burst = kBurstDefault;    ///< completions taken from one CQ in one step
-    std::uint32_t qp_burst = kBurstDefault;          ///< work requests posted to one QP in one step
+    /// Completions taken from one CQ in one step, unless the step has taken more requests: then so many more.
+    std::uint32_t complete_burst = kBurstDefault;
+    std::uint32_t qp_burst = kBurstDefault;  ///< work requests posted to one QP in one step
     /// Entries of a CQ that the worker opens, a power of two. If the CQ is for a queue pair of a shared receive queue,
     /// the depth of that queue is added (D21).
     std::uint32_t cq_depth = 4096;
