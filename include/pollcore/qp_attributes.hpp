@@ -22,8 +22,8 @@ struct RemoteAccess {
     friend bool operator==(const RemoteAccess&, const RemoteAccess&) = default;
 };
 
-/// The way to a peer's port: `struct ibv_ah_attr` with its `struct ibv_global_route`. RoCE always has a GRH
-/// (is_global).
+/// The way to a peer's port: `struct ibv_ah_attr` with its `struct ibv_global_route`. There is a GRH (is_global) if
+/// `dgid` is not all zero. RoCE needs one.
 struct AddressAttributes {
     std::array<std::uint8_t, 16> dgid{};  ///< the peer's GID, in network byte order
     std::uint32_t flow_label = 0;         ///< 20 bits

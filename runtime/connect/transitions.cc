@@ -72,7 +72,7 @@ Transition to_datagram_init(std::uint8_t port, std::uint32_t qkey) noexcept {
 ibv_ah_attr to_verbs(const AddressAttributes& address) {
     require_within("flow_label", address.flow_label, k20Bits);
     ibv_ah_attr ah{};
-    ah.is_global = 1;  // RoCE has nothing else
+    ah.is_global = address.dgid != decltype(address.dgid){};
     std::memcpy(ah.grh.dgid.raw, address.dgid.data(), sizeof(ah.grh.dgid.raw));
     ah.grh.flow_label = address.flow_label;
     ah.grh.sgid_index = address.sgid_index;

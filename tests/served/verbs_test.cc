@@ -362,12 +362,15 @@ TEST_F(Verbs, ALimitOfASharedReceiveQueueIsAnEvent) {
     ibv_qp* const a = make_qp(cq, cq);
     ibv_qp* const b = make_qp(cq, cq, IBV_QPT_RC, srq);
     connect(a, b);
-    for (std::uint64_t i = 0; i < 3; ++i) {
+    for (std::uint64_t i = 0; i < 4; ++i) {
         ibv_sge list = sge(4096 + 64 * i, 64);
         ibv_recv_wr wr{.wr_id = i, .next = nullptr, .sg_list = &list, .num_sge = 1};
         ibv_recv_wr* bad = nullptr;
         ASSERT_EQ(ibv_post_srq_recv(srq, &wr, &bad), 0);
     }
+    // When this message has arrived, the receives have come to the device, which a served program does not wait for.
+    ASSERT_EQ(post_send(a, 1, 0, 8), 0);
+    EXPECT_EQ(take(cq, 2).size(), 2u);
     ibv_srq_attr attr{.max_wr = 0, .max_sge = 0, .srq_limit = 3};
     ASSERT_EQ(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT), 0);
     EXPECT_FALSE(is_readable(context_->async_fd));
@@ -529,6 +532,9 @@ TEST_F(Verbs, RequestsCanBeBuiltAndCompletionsReadPieceByPiece) {
     builder->wr_flags = IBV_SEND_SIGNALED;
     ibv_wr_rdma_write(builder, mr_->rkey, reinterpret_cast<std::uintptr_t>(memory_ + 8192));
     ibv_wr_set_sge(builder, mr_->lkey, reinterpret_cast<std::uintptr_t>(memory_), 6);
+    // Meanwhile this thread may poll, and post to others.
+    EXPECT_TRUE(is_empty(cq));
+    EXPECT_EQ(post_recv(b, 8, 4096, 64), 0);
     builder->wr_id = 2;
     ibv_wr_send_imm(builder, htonl(99));
     char inlined[] = "inline";
@@ -545,6 +551,7 @@ TEST_F(Verbs, RequestsCanBeBuiltAndCompletionsReadPieceByPiece) {
         do {
             EXPECT_EQ(cq_ex->status, IBV_WC_SUCCESS) << ibv_wc_status_str(cq_ex->status);
             seen.insert(cq_ex->wr_id);
+            EXPECT_EQ(post_recv(b, 9, 4096, 64), 0) << "between ibv_start_poll() and ibv_end_poll()";
             if (cq_ex->wr_id == 7) {
                 EXPECT_EQ(ibv_wc_read_opcode(cq_ex), IBV_WC_RECV);
                 EXPECT_EQ(ibv_wc_read_byte_len(cq_ex), sizeof inlined);
@@ -617,12 +624,47 @@ TEST_F(Verbs, WhatDoesNotExistIsRefused) {
     init.cap.max_send_wr = 1u << 30;
     init.qp_type = IBV_QPT_RC;
     EXPECT_EQ(ibv_create_qp(pd_, &init), nullptr);
+    ibv_qp* const qp = make_qp(cq, cq, IBV_QPT_UC);
+    ASSERT_EQ(to_init(qp), 0);
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_RTR;
+    attr.path_mtu = IBV_MTU_1024;
+    attr.ah_attr = local;
+    const int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+    EXPECT_EQ(ibv_modify_qp(qp, &attr, mask), EINVAL) << "and so is the way to a peer";
+    EXPECT_EQ(ibv_destroy_qp(qp), 0);
+    EXPECT_EQ(ibv_destroy_cq(cq), 0);
+}
+
+TEST_F(Verbs, ACompletionQueueDoesNotShrinkBelowWhatItHolds) {
+    ibv_cq* const cq = make_cq(8);
+    ibv_qp* const qp = make_qp(cq, cq);
+    ASSERT_EQ(ibv_resize_cq(cq, 16), 0);
+    ASSERT_GE(cq->cqe, 16);
+    ASSERT_EQ(to_init(qp), 0);
+    constexpr int kReceives = 5;
+    for (int i = 0; i < kReceives; ++i) {
+        ASSERT_EQ(post_recv(qp, 1, 0, 64), 0);
+    }
+    ASSERT_EQ(to_state(qp, IBV_QPS_ERR), 0);
+    int error = 0;  // the receives are flushed some time later
+    for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+         error == 0 && std::chrono::steady_clock::now() < end;) {
+        error = ibv_resize_cq(cq, kReceives - 1);
+        EXPECT_EQ(ibv_resize_cq(cq, 16), 0);
+    }
+    EXPECT_EQ(error, EINVAL);
+    EXPECT_EQ(take(cq, kReceives).size(), std::size_t{kReceives}) << "nothing is lost";
+    EXPECT_EQ(ibv_destroy_qp(qp), 0);
     EXPECT_EQ(ibv_destroy_cq(cq), 0);
 }
 
 TEST_F(Verbs, ThePortAndItsTablesAreThere) {
     ibv_device_attr device{};
     ASSERT_EQ(ibv_query_device(context_, &device), 0);
+    EXPECT_NE(device.node_guid, 0u);
+    EXPECT_NE(device.sys_image_guid, 0u);
+    EXPECT_NE(device.vendor_id, 0u);
     EXPECT_GE(device.phys_port_cnt, 1);
     EXPECT_GT(device.max_qp_wr, 0);
     ibv_device_attr_ex extended{};

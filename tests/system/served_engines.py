@@ -1,50 +1,24 @@
 #!/usr/bin/python3
-"""Tests the engines that others build on over pollcore-run: UCX, and Open MPI over UCX. Results are checked, and the daemon must have carried the bytes.
+"""Tests the engines that others build on over pollcore-run: UCX, libfabric, and Open MPI over UCX. Results are checked, and the daemon must have
+carried the bytes.
 
 usage: tests/system/served_engines.py     on a software device     (POLLCORE_BUILD: the build directory)
 
 Nothing here judges a figure that a program has measured.
 """
 import json
-import os
 import pathlib
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 
 sys.dont_write_bytecode = True
-from beside_daemon import BUILD, PATIENCE, fail, passed, program, start, start_daemon, until
-
-RUN = BUILD / "apps" / "pollcore-run" / "pollcore-run"
-# UCX has shared receive queues of 4096 receives, whose completion queue needs room for all of them and for the sends.
-CONFIG = """
-[runtime]
-share_cores = true
-[memory]
-size = "256MiB"
-[[device]]
-name = "soft0"
-kind = "soft"
-[[worker]]
-name = "w"
-core = {core}
-idle = "yield"
-cq_depth = 65536
-[attach]
-path = "{directory}/attach.sock"
-own_memory = "on"
-"""
-# Ranks of one host would use shared memory.
-UCX = {"UCX_TLS": "rc_v,ud_v,self", "UCX_NET_DEVICES": "soft0:1"}
-# With the data layout that each operation has over rc_verbs. Verbs have no swap.
-OPERATIONS = {"am_lat": [], "am_bw": ["-D", "zcopy"], "put_lat": [], "put_bw": ["-D", "bcopy"], "get": ["-D", "bcopy"], "add_lat": [], "fadd": [],
-              "cswap": []}
-UCP_OPERATIONS = ["tag_lat", "tag_bw", "tag_sync_lat", "ucp_put_lat", "ucp_put_bw", "ucp_get", "ucp_add", "ucp_fadd", "ucp_swap", "ucp_cswap",
-                  "stream_lat", "stream_bw"]
+from beside_daemon import PATIENCE, fail, passed, program
+from served_daemon import RUN, daemon_process
+from served_pairs import all_pairs
+from served_programs import BOTH, ENGINES, UCX
 
 MPI_PROGRAM = """
 #include <mpi.h>
@@ -113,34 +87,10 @@ class Carried:
         self.thread.join()
 
 
-def listens(port):
-    wanted = f":{port:04X}"
-    return any(line.split()[1].endswith(wanted) and line.split()[3] == "0A"
-               for table in ("/proc/net/tcp", "/proc/net/tcp6") for line in pathlib.Path(table).read_text().splitlines()[1:])
-
-
-PORT = 15600
-
-
-def ucx(socket, test, *words):
-    global PORT
-    PORT += 1
-    command = [RUN, "--socket", socket, "ucx_perftest", "-p", PORT, "-n", 200, "-w", 10, "-t", test, *words]
-    environment = {**os.environ, **UCX}
-    with tempfile.TemporaryFile("w+") as said:
-        server = start(*command, env=environment, stdout=said, stderr=subprocess.STDOUT)
-        until(f"ucx_perftest {test}: the server", lambda: listens(PORT) or server.poll() is not None)
-        client = subprocess.run([str(word) for word in [*command, "localhost"]], env=environment, capture_output=True, text=True, timeout=PATIENCE)
-        code = server.wait(timeout=PATIENCE)
-        said.seek(0)
-        if client.returncode != 0 or code != 0 or "Final:" not in client.stdout:
-            fail(f"ucx_perftest {test}: {client.returncode} and {code}: {client.stdout}{client.stderr}{said.read()}")
-
-
 def ranks(socket, pid, mpi_program, count):
     command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", count, "--mca", "pml", "ucx"]
-    for name, value in UCX.items():
-        command += ["-x", f"{name}={value}"]
+    for setting in (*UCX, "UCX_NET_DEVICES=soft0:1"):
+        command += ["-x", setting]
     with Carried(pid) as carried:
         done = subprocess.run([str(word) for word in [*command, RUN, "--socket", socket, mpi_program]], capture_output=True, text=True, timeout=PATIENCE)
     if done.returncode != 0 or len(re.findall(r"rank \d+ of \d+: 0 wrong", done.stdout)) != count:
@@ -151,31 +101,17 @@ def ranks(socket, pid, mpi_program, count):
 
 
 def main():
-    with tempfile.TemporaryDirectory() as folder:
-        directory = pathlib.Path(folder)
-        config = directory / "d.toml"
-        config.write_text(CONFIG.format(core=max(os.sched_getaffinity(0)), directory=directory))
-        daemon, said = start_daemon(config)
-        socket = directory / "attach.sock"
-        for test in UCP_OPERATIONS:
-            ucx(socket, test)
-        passed(f"UCP over rc_v and ud_v: {', '.join(UCP_OPERATIONS)}")
-        for test, layout in OPERATIONS.items():
-            ucx(socket, test, "-x", "rc_verbs", "-d", "soft0:1", *layout)
-        passed(f"UCT over rc_verbs: {', '.join(OPERATIONS)}")
-        for test in ("am_lat", "am_bw"):
-            ucx(socket, test, "-x", "ud_verbs", "-d", "soft0:1")
-        passed("UCT over ud_verbs: am_lat, am_bw")
-        source, mpi_program = directory / "ranks.c", directory / "ranks"
-        source.write_text(MPI_PROGRAM)
-        subprocess.run(["mpicc", source, "-o", mpi_program], check=True)
-        for count in (2, 4):
-            ranks(socket, daemon.pid, mpi_program, count)
-        daemon.send_signal(signal.SIGTERM)
-        said += daemon.stderr.read()
-        if daemon.wait(timeout=PATIENCE) != 0 or ", 0 died or hung up, 0 were ended" not in said:
-            fail(f"pollcored: {said}")
-        passed("all have detached")
+    with daemon_process('kind = "soft"', name="soft0", log=(log := [])) as (socket, process):
+        all_pairs(ENGINES, "soft0", socket, "localhost", lambda program: [BOTH])
+        with tempfile.TemporaryDirectory() as folder:
+            source, mpi_program = pathlib.Path(folder) / "ranks.c", pathlib.Path(folder) / "ranks"
+            source.write_text(MPI_PROGRAM)
+            subprocess.run(["mpicc", source, "-o", mpi_program], check=True)
+            for count in (2, 4):
+                ranks(socket, process.pid, mpi_program, count)
+    if log[0][2] != 0:
+        fail(f"a process has not detached: {log[0][0]}")
+    passed("all have detached")
 
 
 main()

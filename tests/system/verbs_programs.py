@@ -3,137 +3,26 @@
 
 usage: tests/system/verbs_programs.py          on a software device        (POLLCORE_BUILD: the build directory)
        tests/system/verbs_programs.py --mlx5   on libmlx5 and the model of its HCA
-       tests/system/verbs_programs.py --rxe    on Soft-RoCE in the guest of scripts/rxe-vm: served ends, and a served end with a native one
+       tests/system/verbs_programs.py --rxe [PART]    on Soft-RoCE in the guest of scripts/rxe-vm: served ends, and a served end with a native
+                                               one. With PART only the programs that have it in their command.
        tests/system/verbs_programs.py --table  prints the table of programs for apps/pollcore-run/README.md
 
 Nothing here judges a figure that a program has measured.
 """
-import contextlib
 import os
 import pathlib
 import re
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 sys.dont_write_bytecode = True
-from beside_daemon import BUILD, PATIENCE, fail, passed, start, start_daemon, until
-from served_programs import BOTH, ON_ALL, ON_KERNEL, SINGLE, table
+from beside_daemon import BUILD, PATIENCE, fail, passed, start, until
+from served_daemon import RUN, daemon, gid_index, served
+from served_pairs import all_pairs, listens
+from served_programs import BOTH, CANNOT, ON_ALL, ON_KERNEL, SINGLE, WITHOUT_DEVICE_FILES, table
 
-RUN = BUILD / "apps" / "pollcore-run" / "pollcore-run"
 README = pathlib.Path(__file__).resolve().parents[2] / "apps" / "pollcore-run" / "README.md"
-CONFIG = """
-[runtime]
-share_cores = true
-[memory]
-size = "128MiB"
-[[device]]
-name = "{name}"
-{device}
-[[worker]]
-name = "w"
-core = {core}
-idle = "yield"
-[attach]
-path = "{directory}/attach.sock"
-own_memory = "{own_memory}"
-"""
-
-
-@contextlib.contextmanager
-def daemon(device, name="nic0", own_memory="on", log=None, **options):
-    """A pollcored with this device. Yields its socket. Its log is checked at the end, and handed to `log`."""
-    with tempfile.TemporaryDirectory() as folder:
-        config = pathlib.Path(folder) / "d.toml"
-        core = max(os.sched_getaffinity(0))
-        config.write_text(CONFIG.format(name=name, device=device, core=core, directory=folder, own_memory=own_memory))
-        process, said = start_daemon(config, **options)
-        try:
-            yield f"{folder}/attach.sock"
-        finally:
-            process.send_signal(signal.SIGTERM)
-            said += process.stderr.read()
-            code = process.wait(timeout=PATIENCE)
-        counts = re.search(r"attached since the start: (\d+) process(?:es)?; (\d+) detached, (\d+) died or hung up, (\d+) were ended", said)
-        if code != 0 or not counts or counts[4] != "0":
-            fail(f"pollcored returned {code}: {said}")
-        if log is not None:
-            log.append((said, int(counts[1]), int(counts[3])))
-
-
-def served(socket, command, *options):
-    """The command that runs `command` over the daemon."""
-    return [RUN, "--socket", socket, *options, *command]
-
-
-def listens(port):
-    """Whether somebody waits for a client at this port, by TCP or by rdma_cm."""
-    wanted = f":{port:04X}"
-    for table_of in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in pathlib.Path(table_of).read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[1].endswith(wanted) and fields[3] == "0A":
-                return True
-    ids = subprocess.run(["rdma", "resource", "show", "cm_id"], capture_output=True, text=True)
-    return any("LISTEN" in line and f":{port} " in line + " " for line in ids.stdout.splitlines())
-
-
-PORT = 18700
-
-
-def pair(name, server, client, check, attempts):
-    """Runs both ends of a program. Each is a function that makes the command for a port. `check` gets the outputs."""
-    for attempt in range(attempts):
-        failure = try_pair(name, server, client, check)
-        if failure is None:
-            return
-        print(f"attempt {attempt + 1} of {attempts}: {failure}")
-    fail(name)
-
-
-def try_pair(name, server, client, check):
-    """Returns what went wrong, or None."""
-    global PORT
-    PORT += 1
-    outputs = [tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")]
-    waiting = start(*server(PORT), stdout=outputs[0], stderr=subprocess.STDOUT)
-    until(f"{name}: the server listens at port {PORT}", lambda: listens(PORT) or waiting.poll() is not None)
-    time.sleep(0.2)  # rdma_cm shows the listener a moment before it takes requests
-    calling = start(*client(PORT), stdout=outputs[1], stderr=subprocess.STDOUT)
-    codes = []
-    for process in (calling, waiting):
-        try:
-            # A server whose client has failed waits for ever.
-            codes.append(process.wait(timeout=PATIENCE if codes in ([], [0]) else 1))
-        except subprocess.TimeoutExpired:
-            codes.append("no exit")
-            for one in (calling, waiting):
-                one.kill()
-                one.wait()
-    said = []
-    for output in outputs:
-        output.seek(0)
-        said.append(output.read())
-    if codes != [0, 0]:
-        return f"client and server ended with {codes}; the server said:\n{said[0]}\nthe client said:\n{said[1]}"
-    check(name, said)
-    return None
-
-
-def all_pairs(programs, device, socket, address, sides_of):
-    for program in programs:
-        sides = sides_of(program)
-        for side in sides:
-            ends = []
-            for end in ("server", "client"):
-                def command(port, end=end):
-                    words = program.command(device, port, None if end == "server" else address)
-                    return served(socket, words) if end in side else words
-                ends.append(command)
-            pair(program.name, *ends, program.check, program.attempts)
-        passed(f"{program.name} ({', '.join(' and '.join(side) + ' served' for side in sides)})")
 
 
 def the_readme_has_the_table():
@@ -201,6 +90,19 @@ def verbs_tests(device, socket=None, without=""):
     passed(f"verbs-tests {'served' if socket else 'natively'}: {total}")
 
 
+def programs_that_cannot(device, socket):
+    for one in CANNOT:
+        def ends(address, one=one):
+            return served(socket, ["env", "POLLCORE_VERBS_LOG=all", *one.ends(one.words, device, 18699, address)])
+        server = start(*ends(None), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        until(f"{one.name}: the server", lambda: listens(18699) or server.poll() is not None)
+        client = subprocess.run([str(word) for word in ends("localhost")], capture_output=True, text=True, timeout=PATIENCE)
+        said = client.stdout + client.stderr + server.communicate(timeout=PATIENCE)[0]
+        if client.returncode <= 0 or server.returncode <= 0 or one.told not in said:
+            fail(f"{one.name} ended with {client.returncode} and {server.returncode}: {said}")
+        passed(f"{one.name} cannot be served, and says so")
+
+
 def on_software_device():
     the_readme_has_the_table()
     says_what_is_missing()
@@ -216,6 +118,8 @@ def on_software_device():
     if attached < 4 * len(ON_ALL) or died != 2:
         fail(f"{attached} processes attached, and {died} died: {said}")
     passed(f"{attached} processes have attached, and all but two have detached")
+    with daemon('kind = "soft"', name="soft0") as socket:
+        programs_that_cannot("soft0", socket)
 
 
 def on_model():
@@ -227,15 +131,7 @@ def on_model():
         all_pairs(programs, "mlx5_0", socket, "localhost", lambda program: [BOTH])
 
 
-def gid_index(device, address):
-    wanted = "0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x" % tuple(map(int, address.split(".")))
-    for path in sorted(pathlib.Path(f"/sys/class/infiniband/{device}/ports/1/gids").glob("*"), key=lambda one: int(one.name)):
-        if path.read_text().strip() == wanted:
-            return path.name
-    fail(f"{device} has no GID of {address}")
-
-
-def on_rxe():
+def on_rxe(part=""):
     device, address = os.environ["POLLCORE_RXE_DEVICE"], os.environ["POLLCORE_RXE_ADDRESS"]
     os.environ["POLLCORE_SERVED_GID"] = gid_index(device, address)
     # The provider of Soft-RoCE in rdma-core 44 fails requests that are built by ibv_wr_start(), with IBV_WC_LOC_QP_OP_ERR.
@@ -251,12 +147,17 @@ def on_rxe():
         expect("--beside", output_of(served(socket, ["ibv_devices"], "--beside")), "pollcore-nic0", f" {device} ")
         passed("a served device takes the place of the kernel's; others stay")
         verbs_tests(device, socket)
-        all_pairs([one for one in ON_ALL + ON_KERNEL if one.on_rxe], device, socket, address, lambda program: program.on_rxe)
+        all_pairs([one for one in ON_ALL + ON_KERNEL if one.on_rxe and part in one.name], device, socket, address, lambda program: program.on_rxe)
+        hidden = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /dev/infiniband && exec "$@"', "sh"]
+        if output_of([*hidden, "ibv_devices"]).count("rxe"):
+            fail("the device files are not hidden")
+        all_pairs([one for one in WITHOUT_DEVICE_FILES if part in one.name], device, socket, address, lambda program: [BOTH], hidden)
+        passed("all that without /dev/infiniband")
 
 
 def main():
-    if sys.argv[1:] == ["--rxe"]:
-        on_rxe()
+    if sys.argv[1:2] == ["--rxe"]:
+        on_rxe(*sys.argv[2:])
     elif sys.argv[1:] == ["--mlx5"]:
         on_model()
     elif sys.argv[1:] == ["--table"]:

@@ -47,11 +47,13 @@ ibv_mtu to_mtu(std::uint16_t bytes) noexcept {
 
 AddressAttributes to_address(const ibv_ah_attr& attr) noexcept {
     AddressAttributes address;
-    std::memcpy(address.dgid.data(), attr.grh.dgid.raw, address.dgid.size());
-    address.flow_label = attr.grh.flow_label & 0xfffffu;  // UCX sets all 32 bits, and providers take 20
-    address.sgid_index = attr.grh.sgid_index;
-    address.hop_limit = attr.grh.hop_limit;
-    address.traffic_class = attr.grh.traffic_class;
+    if (attr.is_global != 0) {  // else a program need not set `grh`
+        std::memcpy(address.dgid.data(), attr.grh.dgid.raw, address.dgid.size());
+        address.flow_label = attr.grh.flow_label & 0xfffffu;  // UCX sets all 32 bits, and providers take 20
+        address.sgid_index = attr.grh.sgid_index;
+        address.hop_limit = attr.grh.hop_limit;
+        address.traffic_class = attr.grh.traffic_class;
+    }
     address.sl = attr.sl;
     address.port_num = attr.port_num;
     address.src_path_bits = attr.src_path_bits;

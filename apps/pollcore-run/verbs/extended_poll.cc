@@ -1,8 +1,9 @@
-// Polling of extended completion queues (ibv_create_cq_ex(3)). The lock of the completion queue is held from
-// ibv_start_poll() to ibv_end_poll().
+// Polling of extended completion queues (ibv_create_cq_ex(3)). From ibv_start_poll() to ibv_end_poll() a thread holds a
+// lock that only these functions take: in between it may post.
 #include <arpa/inet.h>
 
 #include <cerrno>
+#include <mutex>
 
 #include "conversions.hpp"
 #include "served_cq.hpp"
@@ -12,6 +13,7 @@ namespace {
 
 // Returns whether there was a completion, which is then the current one.
 bool step(Cq& cq) noexcept {
+    const std::lock_guard guard(cq.lock);
     const auto [completion, qp] = next_completion(cq, 16);
     if (completion == nullptr) {
         return false;
@@ -28,9 +30,9 @@ int start_poll(ibv_cq_ex* verbs, ibv_poll_cq_attr* attr) noexcept {
         return EINVAL;
     }
     Cq& cq = of(verbs);
-    cq.lock.lock();
+    cq.polling.lock();
     if (!step(cq)) {
-        cq.lock.unlock();
+        cq.polling.unlock();
         return ENOENT;
     }
     return 0;
@@ -40,7 +42,7 @@ int next_poll(ibv_cq_ex* verbs) noexcept {
     return step(of(verbs)) ? 0 : ENOENT;
 }
 void end_poll(ibv_cq_ex* verbs) noexcept {
-    of(verbs).lock.unlock();
+    of(verbs).polling.unlock();
 }
 
 ibv_wc_opcode read_opcode(ibv_cq_ex* cq) noexcept {

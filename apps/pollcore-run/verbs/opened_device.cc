@@ -7,6 +7,7 @@
 #include "served_memory.hpp"
 #include "served_posts.hpp"
 #include "served_qp.hpp"
+#include "unserved.hpp"
 
 namespace pollcore::served {
 namespace {
@@ -26,17 +27,6 @@ int no_poll_cq(ibv_cq*, int, ibv_wc*) noexcept {
 }
 int no_req_notify_cq(ibv_cq*, int) noexcept {
     return EPERM;
-}
-
-// Windows need regions whose handles the daemon knows, and programs register their memory themselves.
-ibv_mw* alloc_mw(ibv_pd*, ibv_mw_type) noexcept {
-    return errno = EOPNOTSUPP, nullptr;
-}
-int bind_mw(ibv_qp*, ibv_mw*, ibv_mw_bind*) noexcept {
-    return EOPNOTSUPP;
-}
-int dealloc_mw(ibv_mw*) noexcept {
-    return EOPNOTSUPP;
 }
 
 }  // namespace
@@ -85,14 +75,12 @@ void install(verbs_context& verbs) noexcept {
     verbs.create_qp_ex = create_qp_ex;
     verbs.create_srq_ex = create_srq_ex;
     ibv_context_ops& ops = verbs.context.ops;
-    ops.alloc_mw = alloc_mw;
-    ops.bind_mw = bind_mw;
-    ops.dealloc_mw = dealloc_mw;
     ops.poll_cq = poll_cq;
     ops.req_notify_cq = req_notify_cq;
     ops.post_srq_recv = post_srq_recv;
     ops.post_send = post_send;
     ops.post_recv = post_recv;
+    install_unserved(verbs);
     // Tells the inline verbs that the structure is an extended one.
     verbs.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
 }

@@ -1,5 +1,6 @@
-// ibv_wr_start(3) and its companions: requests are collected, and submitted by ibv_wr_complete(). The lock of the send
-// completion queue is held in between, as those functions demand it of a provider.
+// ibv_wr_start(3) and its companions: requests are collected, and submitted by ibv_wr_complete(). In between a lock of
+// the queue pair is held, and none of the completion queue: the thread may poll meanwhile, and post to other queue
+// pairs.
 #include <arpa/inet.h>
 
 #include <algorithm>
@@ -20,26 +21,29 @@ constexpr std::uint64_t kOfRc =
 // Takes the lock that complete() or abort() gives back.
 void start(ibv_qp_ex* verbs) noexcept {
     Qp& qp = of(verbs);
-    qp.send_cq->lock.lock();
+    qp.building.lock();
     qp.built_count = 0;
     qp.build_error = 0;
 }
 
 void abort(ibv_qp_ex* verbs) noexcept {
-    of(verbs).send_cq->lock.unlock();
+    of(verbs).building.unlock();
 }
 
 // Unlike a provider this posts the requests before one that has no room.
 int complete(ibv_qp_ex* verbs) noexcept {
     Qp& qp = of(verbs);
     Cq& cq = *qp.send_cq;
-    cq.session.hand_over();
     int error = qp.build_error;
-    for (std::size_t i = 0; i < qp.built_count && error == 0; ++i) {
-        const Built& one = qp.built[i];
-        error = one.is_inline ? submit_inline(cq, one.request, one.payload) : submit(cq, one.request, one.sges);
+    {
+        const std::lock_guard guard(cq.lock);
+        cq.session.hand_over();
+        for (std::size_t i = 0; i < qp.built_count && error == 0; ++i) {
+            const Built& one = qp.built[i];
+            error = one.is_inline ? submit_inline(cq, one.request, one.payload) : submit(cq, one.request, one.sges);
+        }
     }
-    cq.lock.unlock();
+    qp.building.unlock();
     return error;
 }
 

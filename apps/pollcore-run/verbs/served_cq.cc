@@ -150,6 +150,11 @@ void open_sessions(Attachment& attachment, Cq& send, Cq& recv) {
     }
 }
 
+void end_session(Cq& cq) noexcept {
+    cq.session.close();
+    delete &cq;
+}
+
 Found next_completion(Cq& cq, std::size_t wanted) noexcept {
     for (;;) {
         if (cq.next == cq.count) {
@@ -295,6 +300,12 @@ POLLCORE_VERBS_EXPORT int ibv_resize_cq(ibv_cq* cq, int cqe) {
     } else if (static_cast<std::uint32_t>(cqe) > its.slots) {
         return ENOSYS;
     }
+    const auto holds = [&] { return its.count - its.next; };
+    while (holds() <= static_cast<std::size_t>(cqe) && take_more(its, kBurst)) {
+    }
+    if (holds() > static_cast<std::size_t>(cqe)) {
+        return EINVAL;  // ibv_resize_cq(3): it must not become smaller than what it holds
+    }
     its.cqe = cqe;
     return 0;
 }
@@ -322,9 +333,15 @@ POLLCORE_VERBS_EXPORT int ibv_destroy_cq(ibv_cq* verbs) {
         }
     }
     await_acknowledgements(cq);
-    cq.session.close();
     pthread_cond_destroy(&cq.cond);
     pthread_mutex_destroy(&cq.mutex);
-    delete &cq;
+    {
+        const std::lock_guard guard(objects_mutex());
+        cq.destroyed = cq.srqs.load(std::memory_order_relaxed) != 0;
+        if (cq.destroyed) {
+            return 0;
+        }
+    }
+    end_session(cq);
     return 0;
 }

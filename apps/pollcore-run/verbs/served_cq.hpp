@@ -32,6 +32,9 @@ struct Found {
 /// asks for an event again.
 [[nodiscard]] bool came_since_arm(Cq& cq) noexcept;
 
+/// Ends a completion queue that the program has destroyed, when nothing needs its session any more.
+void end_session(Cq& cq) noexcept;
+
 int poll_cq(ibv_cq* cq, int num_entries, ibv_wc* wc) noexcept;
 int req_notify_cq(ibv_cq* cq, int solicited_only) noexcept;
 ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* init) noexcept;

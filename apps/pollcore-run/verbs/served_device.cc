@@ -334,8 +334,3 @@ POLLCORE_VERBS_EXPORT int ibv_get_pkey_index(ibv_context* context, std::uint8_t 
     });
     return error == 0 ? found : failed(error, -1);
 }
-
-// The kernel copies a parent's pinned pages at fork(2), so nothing has to be prepared (Linux 5.12).
-POLLCORE_VERBS_EXPORT int ibv_fork_init() {
-    return 0;
-}

@@ -262,11 +262,3 @@ POLLCORE_VERBS_EXPORT ibv_ah* ibv_create_ah_from_wc(ibv_pd* pd, ibv_wc* wc, ibv_
     }
     return ibv_create_ah(pd, &attr);
 }
-
-POLLCORE_VERBS_EXPORT int ibv_attach_mcast(ibv_qp* qp, const ibv_gid* gid, std::uint16_t lid) {
-    return is_ours(qp->context) ? EOPNOTSUPP : POLLCORE_GENUINE(ibv_attach_mcast)(qp, gid, lid);
-}
-
-POLLCORE_VERBS_EXPORT int ibv_detach_mcast(ibv_qp* qp, const ibv_gid* gid, std::uint16_t lid) {
-    return is_ours(qp->context) ? EOPNOTSUPP : POLLCORE_GENUINE(ibv_detach_mcast)(qp, gid, lid);
-}

@@ -75,9 +75,14 @@ struct Cq : ibv_cq_ex {
     std::uint32_t events_reported = 0;  ///< guarded by `mutex`, as comp_events_completed is
     EventCount async;
 
-    std::atomic<std::uint32_t> users{0};  ///< queue pairs and shared receive queues
+    std::atomic<std::uint32_t> users{0};  ///< queue pairs
+    /// Shared receive queues that complete here. They need the session also when the program has destroyed the
+    /// completion queue.
+    std::atomic<std::uint32_t> srqs{0};
+    bool destroyed = false;  ///< by the program, while there were `srqs`; guarded by objects_mutex()
 
-    // Between ibv_start_poll() and ibv_end_poll(), which hold the lock.
+    // Of ibv_start_poll() to ibv_end_poll(), for which a thread holds `polling`.
+    ShortLock polling;
     WideCompletion current{};
     std::uint32_t current_qp_num = 0;
 };
@@ -106,9 +111,12 @@ struct Built {
     bool is_inline = false;
 };
 
+/// No completion and no event has this handle, also none that names no queue pair.
+inline constexpr QpHandle kNoQueuePair{.index = kQpsMax - 1, .generation = 0};
+
 struct Qp : ibv_qp_ex {
     QueuePair queue;
-    std::atomic<QpHandle> handle{};  ///< changes when the queue pair is reset
+    std::atomic<QpHandle> handle{};  ///< changes when the queue pair is reset; kNoQueuePair while that is under way
     Cq* send_cq = nullptr;
     Cq* recv_cq = nullptr;
     Srq* srq = nullptr;
@@ -117,6 +125,8 @@ struct Qp : ibv_qp_ex {
     std::uint64_t send_ops = 0;  ///< of ibv_create_qp_ex()
     EventCount async;
 
+    // Of ibv_wr_start() to ibv_wr_complete(), for which a thread holds `building`.
+    ShortLock building;
     std::vector<Built> built;
     std::size_t built_count = 0;
     int build_error = 0;

@@ -19,7 +19,7 @@ static_assert(sizeof(ibv_sge) == sizeof(Sge) && offsetof(ibv_sge, length) == off
 constexpr unsigned kSendFlags = kFence | kSignaled | kSolicited;
 
 std::span<const Sge> sges_of(const ibv_sge* list, int count) noexcept {
-    return {reinterpret_cast<const Sge*>(list), static_cast<std::size_t>(std::max(count, 0))};
+    return {reinterpret_cast<const Sge*>(list), static_cast<std::size_t>(count)};
 }
 
 // Repeats `call` while the submission ring is full.
@@ -78,10 +78,11 @@ int post_one(Qp& qp, const ibv_send_wr& wr) noexcept {
         return EINVAL;
     }
     Cq& cq = *qp.send_cq;
-    const auto sges = sges_of(wr.sg_list, is_local(request.opcode) ? 0 : wr.num_sge);
-    if (sges.size() > qp.cap.max_send_sge) {
+    const int num_sge = is_local(request.opcode) ? 0 : wr.num_sge;
+    if (static_cast<std::uint32_t>(num_sge) > qp.cap.max_send_sge) {  // also if it is negative
         return EINVAL;
     }
+    const auto sges = sges_of(wr.sg_list, num_sge);
     if ((wr.send_flags & IBV_SEND_INLINE) == 0) {
         return submit(cq, request, sges);
     }
@@ -144,6 +145,9 @@ int post_recv(ibv_qp* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
     return post_chain(wr, bad_wr, [&](const ibv_recv_wr& one) {
         if (qp.srq != nullptr || static_cast<std::uint32_t>(one.num_sge) > qp.cap.max_recv_sge) {
             return EINVAL;
+        }
+        if (qp.cap.max_recv_wr == 0) {
+            return ENOMEM;  // the queue pair of the daemon has room for one receive at least
         }
         WorkRequest request;
         request.tag = one.wr_id;

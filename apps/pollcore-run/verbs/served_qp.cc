@@ -46,6 +46,29 @@ private:
     Cq& second_;
 };
 
+// Hides a queue pair from completions and events while the daemon resets or closes it. The daemon takes it to ERR
+// first, and the program should not hear of that.
+class Hidden {
+public:
+    explicit Hidden(Qp& qp) noexcept : qp_(qp), handle_(qp.handle.load(std::memory_order_relaxed)) {
+        show(kNoQueuePair);
+    }
+    ~Hidden() { show(handle_); }
+    Hidden(const Hidden&) = delete;
+    Hidden& operator=(const Hidden&) = delete;
+    /// The handle that the queue pair has afterwards. Without this call it is the former one.
+    void then(QpHandle handle) noexcept { handle_ = handle; }
+
+private:
+    void show(QpHandle handle) noexcept {
+        const CqLocks locks(*qp_.send_cq, *qp_.recv_cq);
+        qp_.handle.store(handle, std::memory_order_relaxed);
+    }
+
+    Qp& qp_;
+    QpHandle handle_;
+};
+
 void await(pthread_mutex_t& mutex, pthread_cond_t& cond, const std::uint32_t& completed,
            const EventCount& count) noexcept {
     pthread_mutex_lock(&mutex);
@@ -56,7 +79,7 @@ void await(pthread_mutex_t& mutex, pthread_cond_t& cond, const std::uint32_t& co
 }
 
 // A shared receive queue belongs to the session of its first queue pair's receive completion queue.
-void give_session(Srq& srq, Cq& cq, Pd& pd) {
+void give_session(Srq& srq, Cq& cq) {
     const std::lock_guard guard(srq.lock);
     Cq* const has = srq.cq.load(std::memory_order_relaxed);
     if (has == &cq) {
@@ -69,13 +92,13 @@ void give_session(Srq& srq, Cq& cq, Pd& pd) {
     }
     const Opened& opened = *srq.opened;
     srq.queue = opened.attachment->create_shared_receive_queue({.device = opened.device->name,
-                                                                .pd = &pd.own,
+                                                                .pd = &of(srq.pd).own,
                                                                 .session = &cq.session,
                                                                 .depth = srq.attributes.max_wr,
                                                                 .sges_max = srq.attributes.max_sge});
     const std::lock_guard cq_guard(cq.lock);
     cq.session.hand_over();
-    cq.users.fetch_add(1, std::memory_order_relaxed);
+    cq.srqs.fetch_add(1, std::memory_order_relaxed);
     srq.cq.store(&cq, std::memory_order_release);
     submit_early(srq);
     if (srq.limit_wanted != 0) {
@@ -140,7 +163,7 @@ Qp* make_qp(const Wanted& wanted) {
     Pd& pd = of(wanted.pd);
     open_sessions(*opened.attachment, *qp->send_cq, *qp->recv_cq);
     if (qp->srq != nullptr) {
-        give_session(*qp->srq, *qp->recv_cq, pd);
+        give_session(*qp->srq, *qp->recv_cq);
     }
     QueuePairOptions options{.type = static_cast<QpType>(wanted.type),
                              .device = opened.device->name,
@@ -191,13 +214,14 @@ void modify(Qp& qp, const ibv_qp_attr& attr, int mask) {
     const bool to_reset = (mask & IBV_QP_STATE) != 0 && attr.qp_state == IBV_QPS_RESET;
     if (!to_reset) {
         qp.queue.modify(to_attributes(attr, mask));
-    } else if (mask != IBV_QP_STATE && mask != (IBV_QP_STATE | IBV_QP_CUR_STATE)) {
+    } else if (mask != IBV_QP_STATE) {
         throw Error(EINVAL, "the way to RESET takes no attributes");
     } else {
+        require_own_process(qp.qp_base.context);
+        Hidden hidden(qp);
         // Completions that the queue pair has had so far are dropped, since its handle has a new generation.
         (void)qp.queue.reset();
-        const CqLocks locks(*qp.send_cq, *qp.recv_cq);
-        qp.handle.store(qp.queue.handle(), std::memory_order_relaxed);
+        hidden.then(qp.queue.handle());
     }
     if ((mask & IBV_QP_STATE) != 0) {
         qp.qp_base.state = attr.qp_state;
@@ -232,8 +256,10 @@ Srq* make_srq(ibv_pd* pd, void* srq_context, ibv_srq_attr& attr) {
 
 ibv_qp* create_qp_ex(ibv_context*, ibv_qp_init_attr_ex* init) noexcept {
     return made_by("ibv_create_qp_ex()", [&]() -> ibv_qp* {
-        constexpr std::uint32_t kServed = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-        if ((init->comp_mask & ~kServed) != 0 || (init->comp_mask & IBV_QP_INIT_ATTR_PD) == 0) {
+        constexpr std::uint32_t kServed =
+            IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+        const bool flags = (init->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0 && init->create_flags != 0;
+        if ((init->comp_mask & ~kServed) != 0 || flags || (init->comp_mask & IBV_QP_INIT_ATTR_PD) == 0) {
             throw Error((init->comp_mask & IBV_QP_INIT_ATTR_PD) == 0 ? EINVAL : EOPNOTSUPP,
                         "ibv_create_qp_ex() with attributes that are not served");
         }
@@ -329,7 +355,13 @@ POLLCORE_VERBS_EXPORT int ibv_destroy_qp(ibv_qp* verbs) {
         return POLLCORE_GENUINE(ibv_destroy_qp)(verbs);
     }
     Qp& qp = of(verbs);
-    if (const int error = error_of("ibv_destroy_qp()", [&] { (void)qp.queue.close(); }); error != 0) {
+    const int error = error_of("ibv_destroy_qp()", [&] {
+        require_own_process(verbs->context);
+        Hidden hidden(qp);
+        (void)qp.queue.close();
+        hidden.then(kNoQueuePair);
+    });
+    if (error != 0) {
         return error;
     }
     {
@@ -429,14 +461,19 @@ POLLCORE_VERBS_EXPORT int ibv_destroy_srq(ibv_srq* verbs) {
             return error;
         }
     }
+    Cq* unused = nullptr;
     {
         const std::lock_guard guard(objects_mutex());
         std::erase(all_srqs(), &srq);
         drop_events_of(of(verbs->context), verbs);
         if (Cq* const cq = srq.cq.load(std::memory_order_relaxed); cq != nullptr) {
-            cq->users.fetch_sub(1, std::memory_order_relaxed);
+            const bool was_last = cq->srqs.fetch_sub(1, std::memory_order_relaxed) == 1;
+            unused = was_last && cq->destroyed ? cq : nullptr;
         }
         of(verbs->pd).users.fetch_sub(1, std::memory_order_relaxed);
+    }
+    if (unused != nullptr) {
+        end_session(*unused);
     }
     await(verbs->mutex, verbs->cond, verbs->events_completed, srq.async);
     pthread_cond_destroy(&verbs->cond);

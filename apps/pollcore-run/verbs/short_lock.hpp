@@ -1,5 +1,5 @@
-// A lock that is held for less than a microsecond, and is taken and released without a system call unless its holder
-// lost its CPU.
+// A lock for short work, mostly of less than a microsecond. It is taken and released without a system call, unless its
+// holder lost its CPU.
 #pragma once
 
 #include <sched.h>

@@ -144,8 +144,11 @@ ibv_device_attr_ex SoftDevice::query_device() {
     ibv_device_attr_ex attr{};
     ibv_device_attr& device = attr.orig_attr;
     std::string_view("pollcore soft").copy(device.fw_ver, sizeof(device.fw_ver) - 1);
+    // The lower half of a GID is a GUID (InfiniBand Architecture Specification, 4.1.1).
+    device.node_guid = device.sys_image_guid = core_->gid.global.interface_id;
     device.max_mr_size = limits.memory_region_max;
     device.page_size_cap = 4096;
+    device.vendor_id = 0xffffff;  // as Soft-RoCE has it: nobody's
     device.max_qp = signed_of(limits.qps_max);
     device.max_qp_wr = signed_of(limits.qp_depth_max);
     device.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN;

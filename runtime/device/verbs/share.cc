@@ -25,7 +25,7 @@ namespace pollcore {
 namespace {
 
 // Destroying an object takes milliseconds at most.
-constexpr std::chrono::seconds kDestroyWithin{1};
+constexpr std::chrono::seconds kDestroyWithin{3};
 
 // Returns the number of the kernel's driver, which each ioctl must name. No interface tells it, so this function asks
 // for the end of a region that does not exist: the kernel answers EINVAL as long as the number is wrong.
