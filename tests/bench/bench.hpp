@@ -22,5 +22,6 @@ struct Setting {
 [[nodiscard]] std::vector<Measurement> singles(const Setting& setting);
 [[nodiscard]] std::vector<Measurement> flow_costs(const Setting& setting);
 [[nodiscard]] std::vector<Measurement> hostile_costs(const Setting& setting);
+[[nodiscard]] std::vector<Measurement> process_costs(const Setting& setting);
 
 }  // namespace pollcore::bench

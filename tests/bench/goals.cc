@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "board.hpp"
+#include "process_rows.hpp"
 #include "ring_rows.hpp"
 
 namespace pollcore::bench {
@@ -63,6 +64,15 @@ void add_goals(Board& board) {
                         manners),
             1.05, ratio(board.samples(beside, manners, "cycles"), innocent));
     }
+
+    board.from(kProcessTable);
+    const auto with_processes = [&](std::uint32_t processes) {
+        return board.samples(kProcessTable, row_of_processes(processes), kWorkerCycles);
+    };
+    // The look at 64 sessions adds 18 cycles in bursts of 32 (runtime/COSTS.md). Near CPUs, one process's rings stay in
+    // a cache that both CPUs share, and those of 64 processes do not.
+    board.at_most("worker's cycles per operation, 64 attached processes / one", near ? 2.0 : 1.35,
+                  ratio(with_processes(64), with_processes(1)));
 }
 
 }  // namespace

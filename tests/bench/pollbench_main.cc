@@ -4,8 +4,9 @@
 
 int main(int argc, char** argv) {
     using namespace pollcore::bench;
-    constexpr Part kParts[] = {{"worker", worker_costs}, {"hop", hops},        {"bursts", bursts},
-                               {"singles", singles},     {"flow", flow_costs}, {"hostile", hostile_costs}};
+    constexpr Part kParts[] = {{"worker", worker_costs},    {"hop", hops},        {"bursts", bursts},
+                               {"singles", singles},        {"flow", flow_costs}, {"hostile", hostile_costs},
+                               {"processes", process_costs}};
     return run({"pollbench", "Measures a worker and the hop beside the machine's limit", kParts, worker_goals}, argc,
                argv);
 }

@@ -40,6 +40,20 @@ cat >"$file" <<'XML'
 <property name="exercised" value="RC: 02 SEND; statuses: 00 IBV_WC_SUCCESS"/></properties></testcase>PLANTED</testsuite></testsuites>
 XML
 """
+# A program of perftest: 2 us and 80 MB/s natively, 3 us and 60 MB/s when pollcore-run has started it.
+PERFTEST = """#!/bin/sh
+if [ "$SERVED" ]; then latency=3.00 bandwidth=60.00; else latency=2.00 bandwidth=80.00; fi
+echo "65536 5000 90.00 $bandwidth 0.001"
+echo "8 1000 1.00 9.00 $latency 2.10 0.10 4.00 9.00"
+"""
+RUN = """#!/bin/sh
+shift 2
+SERVED=yes exec "$@"
+"""
+DAEMON = """#!/bin/sh
+echo "pollcored: ready: it only pretends"
+exec sleep 60
+"""
 FAILURE = ('<testcase name="Bad" classname="Errors" result="completed"><failure message="Expected equality of these values:&#x0A;  c.status&#x0A;'
            '    Which is: IBV_WC_LOC_QP_OP_ERR&#x0A;  Status::loc_prot_error&#x0A;    Which is: IBV_WC_LOC_PROT_ERR"/></testcase>')
 
@@ -54,14 +68,22 @@ class Pretended(unittest.TestCase):
         self.program("nic-probe", PROBE)
         self.program("conformance-tests", TESTS.replace("PLANTED", ""))
 
-    def program(self, name, text):
-        file = self.work / "build/tests" / name
+    def program(self, name, text, directory="build/tests"):
+        file = self.work / directory / name
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
         file.chmod(0o755)
 
     def verify(self, *arguments):
         return subprocess.run([SCRIPT, "--build", self.work / "build", "--out", self.work / "report", *arguments], capture_output=True, text=True,
-                              env={**{name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}, "SYSFS_PATH": str(self.work / "sys")})
+                              env={**{name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}, "SYSFS_PATH": str(self.work / "sys"),
+                                   "PATH": f"{self.work / 'bin'}:{os.environ['PATH']}"})
+
+    def serve_programs(self, daemon):
+        self.program("pollcored", daemon, "build/apps/pollcored")
+        self.program("pollcore-run", RUN, "build/apps/pollcore-run")
+        for name in ("ib_send_lat", "ib_write_lat", "ib_read_lat", "ib_write_bw"):
+            self.program(name, PERFTEST, "bin")
 
     def report(self):
         return (self.work / "report.md").read_text(), {part["id"]: part for part in json.loads((self.work / "report.json").read_text())["parts"]}
@@ -116,6 +138,30 @@ class Pretended(unittest.TestCase):
         self.assertIn("in Errors.Ends", parts["conformance"]["text"])
         self.assertEqual(parts["statuses"]["result"], "not run")
 
+    def test_programs_by_pollcore_run_are_compared_with_themselves(self):
+        self.serve_programs(DAEMON)
+        done = self.verify("--only", "served-", "nic0")
+        self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
+        text, parts = self.report()
+        self.assertEqual(parts["served-ib_read_lat"]["figures"], {"by pollcore-run, us": 3.0, "natively, us": 2.0, "by pollcore-run / natively": 1.5})
+        self.assertEqual(parts["served-ib_write_bw"]["figures"], {"by pollcore-run, MB/s": 60.0, "natively, MB/s": 80.0, "by pollcore-run / natively": 0.75})
+        self.assertIn("| Verbs programs run unmodified over the daemon | held |", text)
+
+    def test_programs_that_do_not_run_by_pollcore_run_do_not_hold(self):
+        self.serve_programs(DAEMON)
+        self.program("pollcore-run", "#!/bin/sh\necho nobody may register memory\nexit 125\n", "build/apps/pollcore-run")
+        done = self.verify("--quick", "--only", "served-", "nic0")
+        self.assertEqual(done.returncode, 1, done.stderr + done.stdout)
+        _, parts = self.report()
+        self.assertEqual({part["result"] for part in parts.values()}, {"did not hold"})
+        self.assertIn("nobody may register memory", parts["served-ib_send_lat"]["text"])
+        self.serve_programs("#!/bin/sh\necho no such device\nexit 1\n")
+        done = self.verify("--quick", "--only", "served-", "nic0")
+        self.assertEqual(done.returncode, 1, done.stderr + done.stdout)
+        _, parts = self.report()
+        self.assertEqual(parts["served"]["result"], "did not hold")
+        self.assertIn("no such device", parts["served"]["text"])
+
     def test_the_parts_that_the_device_README_names_exist(self):
         text = (ROOT / "runtime/device/verbs/README.md").read_text()
         named = {part for line in text.splitlines() if line.startswith("| ") for part in re.findall(r"`([^`]+)`", line.split("|")[2])}
@@ -130,11 +176,12 @@ class Pretended(unittest.TestCase):
             self.assertTrue(there, part)
 
     def test_what_cannot_be_run_is_told_with_the_reason(self):
-        done = self.verify("--only", "kills,bench,rdma_cm-echo", "nic0")
+        done = self.verify("--only", "kills,bench,rdma_cm-echo,served-", "nic0")
         self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
         text, parts = self.report()
         self.assertEqual({part["result"] for part in parts.values()}, {"not run"})
         self.assertIn("kill-tests is not in", parts["kills"]["text"])
+        self.assertIn("pollcore-run is not in", parts["served"]["text"])
 
 
 def on_device(device, address, way):
@@ -154,7 +201,7 @@ def on_device(device, address, way):
                 other = subprocess.run([*command, "--quick", "--key", "x" + key, device, peer_address], capture_output=True, text=True)
                 if other.returncode != 4 or "the key is not the one" not in other.stderr:
                     wrong.append(f"another key: {other.returncode}, {other.stderr}")
-                done = subprocess.run([*command, "--quick", "--only", "rdma_cm-,pollperf-peer", "--key", key, device, peer_address], text=True)
+                done = subprocess.run([*command, "--quick", "--only", "rdma_cm-,pollperf-peer,served-", "--key", key, device, peer_address], text=True)
             else:
                 done = subprocess.run([*command, *(("--quick",) if way == "--quick" else ()), device], text=True)
         finally:
@@ -167,9 +214,14 @@ def on_device(device, address, way):
             left_out = MAY_BE_LEFT_OUT.fullmatch(part["id"]) or (ON_MODEL and MODEL_LEAVES_OUT.fullmatch(part["id"])) or (way == "--quick" and QUICK_LEAVES_OUT.fullmatch(part["id"]))
             if (part["result"] == "did not hold" and not part["measures"]) or (part["result"] == "not run" and not left_out):
                 wrong.append(f"{part['id']}: {part['result']}: {part['text']} {part['rows']}")
-        for needed in {"--peer": ("rdma_cm-rping-calls-peer", "pollperf-peer")}.get(way, ("conformance", "statuses", "probe-flush-order", "rdma_cm-echo", "pollperf-attached")):
+        for needed in {"--peer": ("rdma_cm-rping-calls-peer", "pollperf-peer", "served-ib_send_lat")}.get(
+                way, ("conformance", "statuses", "probe-flush-order", "rdma_cm-echo", "pollperf-attached", "served-ib_send_lat", "served-ib_write_bw")):
             if needed not in parts:
                 wrong.append(f"there is no part {needed}")
+        # perftest may show nothing natively on a busy machine, but not each time.
+        ratios = [part["figures"].get("by pollcore-run / natively") for name, part in parts.items() if name.startswith("served-")]
+        if way == "--whole" and any(ratios) == ON_MODEL:
+            wrong.append(f"the ratios of programs by pollcore-run are {ratios}")
         if done.returncode != int(any(part["result"] == "did not hold" for part in parts.values())):
             wrong.append(f"exit code {done.returncode}")
         text = out.with_suffix(".md").read_text()
