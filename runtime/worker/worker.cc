@@ -24,12 +24,17 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
         work += run_commands();
     }
     std::uint32_t looked = 0;
+    std::uint32_t taken = 0;
     do {
-        const std::uint32_t taken = take_submissions(++looked < looks);
+        taken = take_submissions(++looked < looks);
         work += taken;
-        work += take_completions(taken);
+        work += take_completions();
         work += look_at_rings();
     } while (looked < looks && work == 0);
+    // More than a burst, so from several sessions.
+    if (taken > turn_.options.submit_burst && taken > turn_.options.complete_burst) [[unlikely]] {
+        work += take_more_completions(taken);
+    }
     if (!turn_.refills.empty()) [[unlikely]] {
         work += refill();
     }
@@ -81,14 +86,9 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     return work;
 }
 
-// Takes a burst from each CQ. After a step that has taken more requests than a burst, from several sessions, it goes on
-// with a full CQ until it has taken a burst more than these. Otherwise requests would gather in the CQ, where a process
-// gets a share as large as its window, and not the share that take_submissions() gives it. A shared CQ has requests of
-// one process only.
-[[gnu::always_inline]] inline std::uint32_t Worker::take_completions(std::uint32_t requests) noexcept {
+// Takes a burst from each CQ.
+[[gnu::always_inline]] inline std::uint32_t Worker::take_completions() noexcept {
     std::uint32_t work = 0;
-    const std::uint32_t burst = turn_.options.complete_burst;
-    const std::uint32_t most = requests > burst ? requests + burst : burst;
     const std::size_t n = tables_.polled_cqs().size();
     const std::size_t first = first_cq_ < n ? first_cq_ : 0;
     for (std::size_t i = 0; i < n; ++i) {
@@ -96,22 +96,33 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
         if (!cq.polled()) [[unlikely]] {
             continue;
         }
-        std::uint32_t of_cq = 0;
-        std::uint32_t taken = 0;
-        do {
-            if (cq.plain()) [[likely]] {
-                taken = poll_plain(cq);
-            } else if (!cq.options().shared) {
-                taken = poll_extended(cq);
-            } else {
-                taken = poll_shared(cq);
-            }
-            of_cq += taken;
-        } while (taken == burst && of_cq < most && !cq.options().shared);
-        work += of_cq;
+        if (cq.plain()) [[likely]] {
+            work += poll_plain(cq);
+        } else if (!cq.options().shared) {
+            work += poll_extended(cq);
+        } else {
+            work += poll_shared(cq);
+        }
     }
     if (work != 0) {
         first_cq_ = first + 1;
+    }
+    return work;
+}
+
+// Takes up to `requests` more from each CQ. Without this, the requests of several processes would gather in the CQ that
+// they share, where a process gets a share as large as its window, and not the share that take_submissions() gives it.
+// A shared CQ has requests of one process only.
+[[gnu::noinline]] std::uint32_t Worker::take_more_completions(std::uint32_t requests) noexcept {
+    std::uint32_t work = 0;
+    for (WorkerCq* cq : tables_.polled_cqs()) {
+        std::uint32_t of_cq = 0;
+        std::uint32_t taken = turn_.options.complete_burst;
+        while (taken == turn_.options.complete_burst && of_cq < requests && cq->polled() && !cq->options().shared) {
+            taken = cq->plain() ? poll_plain(*cq) : poll_extended(*cq);
+            of_cq += taken;
+        }
+        work += of_cq;
     }
     return work;
 }
@@ -126,9 +137,9 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     return work;
 }
 
-/// Takes a burst from each CQ. Not inlined, because its callers need not be fast.
+/// Calls take_completions(). Not inlined, because its callers need not be fast.
 [[gnu::noinline]] std::uint32_t Worker::look_at_cqs() noexcept {
-    return take_completions(0);
+    return take_completions();
 }
 
 [[gnu::always_inline]] inline std::uint32_t Worker::poll_plain(WorkerCq& cq) noexcept {

@@ -109,7 +109,8 @@ private:
     // worker.cc
     /// `looks_again` is true if the step will look again when this look finds nothing.
     std::uint32_t take_submissions(bool looks_again) noexcept;
-    std::uint32_t take_completions(std::uint32_t requests) noexcept;
+    std::uint32_t take_completions() noexcept;
+    std::uint32_t take_more_completions(std::uint32_t requests) noexcept;
     std::uint32_t look_at_cqs() noexcept;
     std::uint32_t look_at_rings() noexcept;
     std::uint32_t poll_plain(WorkerCq& cq) noexcept;

@@ -116,6 +116,8 @@ TEST(ServedConversions, WhatCannotBeSetIsRefused) {
 TEST(ServedConversions, AFlowLabelHasTwentyBits) {
     ibv_ah_attr attr{};
     attr.grh.flow_label = 0xffffffff;
+    EXPECT_EQ(to_address(attr), AddressAttributes{.port_num = 0}) << "without is_global there is no GRH";
+    attr.is_global = 1;
     EXPECT_EQ(to_address(attr).flow_label, 0xfffffu) << "as UCX has it";
 }
 
