@@ -14,68 +14,13 @@
 
 #include <gtest/gtest.h>
 
+#include "attach/belongings.hpp"
 #include "attach/daemon_fixture.hpp"
 #include "mlx5_model.hpp"
 #include "patient.hpp"
 
 namespace pollcore::test {
 namespace {
-
-/// The resources of a process, as /proc shows them.
-struct Belongings {
-    std::size_t descriptors = 0;
-    std::size_t shared_mappings = 0;
-
-    static Belongings of(pid_t pid) {
-        Belongings all;
-        const std::filesystem::path proc = "/proc/" + std::to_string(pid);
-        for ([[maybe_unused]] const auto& fd : std::filesystem::directory_iterator(proc / "fd")) {
-            ++all.descriptors;
-        }
-        std::ifstream maps(proc / "maps");
-        for (std::string line; std::getline(maps, line);) {
-            all.shared_mappings += line.find("memfd:pollcore") != std::string::npos;
-        }
-        return all;
-    }
-    bool operator==(const Belongings&) const = default;
-};
-void PrintTo(const Belongings& all, std::ostream* out) {
-    *out << all.descriptors << " descriptors, " << all.shared_mappings << " shared mappings";
-}
-
-/// Number of the daemon's threads that serve a connection. Each connection has one such thread, which closes the
-/// descriptors that it received.
-int connection_threads_of(pid_t pid) {
-    int threads = 0;
-    for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
-        threads += read_file(task.path() / "comm") == "pollcore-conn\n";
-    }
-    return threads;
-}
-
-/// Waits until the belongings no longer change: memory and descriptors are released some time after a process has
-/// ended.
-Belongings settled_belongings_of(pid_t pid) {
-    Belongings last = Belongings::of(pid);
-    for (int same = 0; same < 10;) {
-        std::this_thread::sleep_for(30ms);
-        const Belongings now = Belongings::of(pid);
-        same = now == last ? same + 1 : 0;
-        last = now;
-    }
-    return last;
-}
-
-struct Things {
-    std::uint64_t sessions = 0, queue_pairs = 0, regions = 0, domains = 0;
-    static Things at(Attachment& daemon) {
-        const ControlCounters& counters = daemon.control_counters();
-        return {counters.sessions.value(), counters.queue_pairs.value(), counters.memory_regions.value(),
-                counters.protection_domains.value()};
-    }
-    bool operator==(const Things&) const = default;
-};
 
 /// The kernel's resources of the verbs device, for all processes. Empty for a software device and for the model of an
 /// mlx5 HCA, because these devices exist only in a process and the kernel does not know them.

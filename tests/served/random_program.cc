@@ -49,7 +49,9 @@ bool is_rdma(ibv_wr_opcode opcode) {
 }  // namespace
 
 RandomProgram::RandomProgram(DirectWay& direct, ServedWay& served, std::uint64_t seed)
-    : ways_{&direct, &served}, random_(seed), clumsy_(seed % 2 == 0),
+    : ways_{&direct, &served},
+      random_(seed),
+      clumsy_(seed % 2 == 0),
       mtu_(static_cast<ibv_mtu>(IBV_MTU_256 + pick(5))) {
     static const std::array<char*, kWays> memory{allocated(), allocated()};
     memory_ = memory;

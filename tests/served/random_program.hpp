@@ -102,7 +102,7 @@ private:
         ibv_qp_cap cap{};
         bool signal_all = false;
         std::uint32_t psn = 0;  ///< of its next connection
-        bool builds = false;  ///< ServedWay's requests are built by ibv_wr_start() and its companions
+        bool builds = false;    ///< ServedWay's requests are built by ibv_wr_start() and its companions
         std::deque<Posted> sends;
         std::deque<Posted> recvs;
     };

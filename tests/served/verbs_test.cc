@@ -390,6 +390,71 @@ TEST_F(Verbs, ALimitOfASharedReceiveQueueIsAnEvent) {
     EXPECT_EQ(ibv_destroy_cq(cq), 0);
 }
 
+TEST_F(Verbs, ASharedReceiveQueueHasAProtectionDomainOfItsOwn) {
+    ibv_srq_init_attr init{};
+    init.attr = {.max_wr = 16, .max_sge = 1, .srq_limit = 0};
+    ibv_srq* const srq = ibv_create_srq(pd_, &init);
+    ASSERT_NE(srq, nullptr);
+    ibv_pd* const own = pd_;
+    ibv_pd* const other = ibv_alloc_pd(context_);
+    ASSERT_NE(other, nullptr);
+    ibv_cq* const cq = make_cq();
+    ibv_qp* const a = make_qp(cq, cq);
+    pd_ = other;
+    ibv_qp* const b = make_qp(cq, cq, IBV_QPT_RC, srq);
+    pd_ = own;
+    connect(a, b);
+    ibv_sge list = sge(4096, 64);  // of memory in the shared receive queue's
+    ibv_recv_wr wr{.wr_id = 1, .next = nullptr, .sg_list = &list, .num_sge = 1};
+    ibv_recv_wr* bad = nullptr;
+    ASSERT_EQ(ibv_post_srq_recv(srq, &wr, &bad), 0);
+    ASSERT_EQ(post_send(a, 2, 0, 8), 0);
+    for (const ibv_wc& wc : take(cq, 2)) {
+        EXPECT_EQ(wc.status, IBV_WC_SUCCESS) << ibv_wc_status_str(wc.status);
+    }
+    EXPECT_EQ(ibv_destroy_qp(a), 0);
+    EXPECT_EQ(ibv_destroy_qp(b), 0);
+    EXPECT_EQ(ibv_dealloc_pd(other), 0);
+    EXPECT_EQ(ibv_destroy_srq(srq), 0);
+    EXPECT_EQ(ibv_destroy_cq(cq), 0);
+}
+
+TEST_F(Verbs, ACompletionQueueMayEndBeforeTheSharedReceiveQueue) {
+    ibv_srq_init_attr init{};
+    init.attr = {.max_wr = 16, .max_sge = 1, .srq_limit = 0};
+    ibv_srq* const srq = ibv_create_srq(pd_, &init);
+    ASSERT_NE(srq, nullptr);
+    ibv_cq* const cq = make_cq();
+    ibv_qp* const qp = make_qp(cq, cq, IBV_QPT_RC, srq);
+    EXPECT_EQ(ibv_destroy_cq(cq), EBUSY);
+    EXPECT_EQ(ibv_destroy_qp(qp), 0);
+    EXPECT_EQ(ibv_destroy_cq(cq), 0);
+    ibv_srq_attr attr{};
+    EXPECT_EQ(ibv_query_srq(srq, &attr), 0);
+    EXPECT_EQ(ibv_destroy_srq(srq), 0);
+}
+
+TEST_F(Verbs, AResetIsNoError) {
+    ibv_srq_init_attr init{};
+    init.attr = {.max_wr = 16, .max_sge = 1, .srq_limit = 0};
+    ibv_srq* const srq = ibv_create_srq(pd_, &init);
+    ASSERT_NE(srq, nullptr);
+    ibv_cq* const cq = make_cq();
+    ibv_qp* const a = make_qp(cq, cq);
+    ibv_qp* const b = make_qp(cq, cq, IBV_QPT_RC, srq);
+    for (int round = 0; round < 20; ++round) {
+        connect(a, b);
+        ASSERT_EQ(to_state(b, IBV_QPS_RESET), 0);
+        ASSERT_EQ(to_state(a, IBV_QPS_RESET), 0);
+    }
+    // On the way to ERR there is IBV_EVENT_QP_LAST_WQE_REACHED.
+    EXPECT_FALSE(is_readable(context_->async_fd, 20));
+    EXPECT_EQ(ibv_destroy_qp(a), 0);
+    EXPECT_EQ(ibv_destroy_qp(b), 0);
+    EXPECT_EQ(ibv_destroy_srq(srq), 0);
+    EXPECT_EQ(ibv_destroy_cq(cq), 0);
+}
+
 // ---- Events of completion queues ----
 
 class Events : public Verbs {

@@ -5,6 +5,7 @@ usage: tests/system/verbs_programs.py          on a software device        (POLL
        tests/system/verbs_programs.py --mlx5   on libmlx5 and the model of its HCA
        tests/system/verbs_programs.py --rxe [PART]    on Soft-RoCE in the guest of scripts/rxe-vm: served ends, and a served end with a native
                                                one. With PART only the programs that have it in their command.
+       tests/system/verbs_programs.py --sanitized    some programs, with the library of a build with the address sanitizer
        tests/system/verbs_programs.py --table  prints the table of programs for apps/pollcore-run/README.md
 
 Nothing here judges a figure that a program has measured.
@@ -155,8 +156,25 @@ def on_rxe(part=""):
         passed("all that without /dev/infiniband")
 
 
+def with_sanitizers():
+    """The programs are not instrumented, so they must load the sanitizer's own library first."""
+    library = BUILD / "apps" / "pollcore-run" / "libpollcore-verbs.so"
+    expect("the library", output_of(["ldd", library]), "libasan")
+    runtime = output_of(["g++", "-print-file-name=libasan.so"]).strip()
+    some = ("ibv_rc_pingpong -e", "ibv_ud_pingpong -n", "ibv_srq_pingpong -n", "ib_send_lat -e", "ib_atomic_lat -n", "--use-srq", "-b ", "-q 8")
+    with daemon('kind = "soft"', name="soft0") as socket:
+        # The programs leave memory when they end.
+        environment = ["env", f"LD_PRELOAD={runtime} {library}", f"POLLCORE_SOCKET={socket}", "ASAN_OPTIONS=detect_leaks=0"]
+        programs = [one for one in ON_ALL if any(part in one.name for part in some)]
+        all_pairs(programs, "soft0", socket, "localhost", lambda program: [()], environment)
+    if len(programs) < len(some):
+        fail(f"only {len(programs)} programs were run")
+
+
 def main():
-    if sys.argv[1:2] == ["--rxe"]:
+    if sys.argv[1:] == ["--sanitized"]:
+        with_sanitizers()
+    elif sys.argv[1:2] == ["--rxe"]:
         on_rxe(*sys.argv[2:])
     elif sys.argv[1:] == ["--mlx5"]:
         on_model()

@@ -211,13 +211,14 @@ Qp* make_qp(const Wanted& wanted) {
 }
 
 void modify(Qp& qp, const ibv_qp_attr& attr, int mask) {
+    require_own_process(qp.qp_base.context);
+    const std::lock_guard guard(qp.moves);
     const bool to_reset = (mask & IBV_QP_STATE) != 0 && attr.qp_state == IBV_QPS_RESET;
     if (!to_reset) {
         qp.queue.modify(to_attributes(attr, mask));
     } else if (mask != IBV_QP_STATE) {
         throw Error(EINVAL, "the way to RESET takes no attributes");
     } else {
-        require_own_process(qp.qp_base.context);
         Hidden hidden(qp);
         // Completions that the queue pair has had so far are dropped, since its handle has a new generation.
         (void)qp.queue.reset();
