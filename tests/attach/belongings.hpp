@@ -73,8 +73,7 @@ struct Things {
 };
 inline void PrintTo(const Things& all, std::ostream* out) {
     *out << all.sessions << " sessions, " << all.queue_pairs << " queue pairs, " << all.shared_receive_queues
-         << " shared receive queues, " << all.regions << " regions, "
-         << all.domains << " protection domains";
+         << " shared receive queues, " << all.regions << " regions, " << all.domains << " protection domains";
 }
 
 }  // namespace pollcore::test

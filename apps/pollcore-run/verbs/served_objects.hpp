@@ -116,7 +116,7 @@ inline constexpr QpHandle kNoQueuePair{.index = kQpsMax - 1, .generation = 0};
 
 struct Qp : ibv_qp_ex {
     QueuePair queue;
-    std::mutex moves;  ///< one ibv_modify_qp() at a time
+    std::mutex moves;                ///< one ibv_modify_qp() at a time
     std::atomic<QpHandle> handle{};  ///< changes when the queue pair is reset; kNoQueuePair while that is under way
     Cq* send_cq = nullptr;
     Cq* recv_cq = nullptr;
