@@ -336,7 +336,9 @@ POLLCORE_VERBS_EXPORT int ibv_query_qp(ibv_qp* verbs, ibv_qp_attr* attr, int att
         return POLLCORE_GENUINE(ibv_query_qp)(verbs, attr, attr_mask, init);
     }
     return error_of("ibv_query_qp()", [&] {
+        require_own_process(verbs->context);
         Qp& qp = of(verbs);
+        const std::lock_guard guard(qp.moves);
         *attr = {};
         fill_attr(*attr, qp.queue.query(), verbs->qp_type);
         attr->cap = qp.cap;
