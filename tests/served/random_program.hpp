@@ -8,17 +8,20 @@
 // By design, the two differ as follows. The program leaves these cases out, or allows for them.
 //  - Rounding: the library gives more than it was asked for, as providers do. The device is asked for as much.
 //  - Not served: SQD, alternate paths and sizes of queue pairs (EOPNOTSUPP; the device says EINVAL).
-//  - Workers know one state for all errors. In SQE receives are flushed, too, and the way back to RTS is not served.
+//  - Workers know one state for all errors. In SQE receives are flushed, too, and the way back to RTS is not served. In
+//    ERR nothing but a move is accepted.
 //  - A request whose mistake can be seen is refused when it is posted, as for an attached program: an atomic that is
 //  not
-//    of one aligned word (the device completes it in error).
+//    of one aligned word. The device completes it in error.
 //  - A worker posts later, so what only the device can see becomes a completion with IBV_WC_LOC_QP_OP_ERR: an address
-//    handle of another protection domain (the device returns EINVAL).
-//  - A receive may serve a message only when the worker has posted it, which is after ibv_post_recv() has returned. So
-//    the program lets the worker work before it sends.
+//    handle of another protection domain. The device returns EINVAL.
+//  - A receive can serve a message only when the worker has posted it, which may be after ibv_post_recv() has returned.
+//    So the program lets the worker work before it sends.
 //  - A slot of a send queue becomes free earlier: when an unsignaled request has ended, not when a completion behind it
 //    was polled.
-//  - All receives of a shared receive queue complete in one completion queue.
+//  - All receives of a shared receive queue complete in one completion queue. After its end they have none.
+//  - A worker flushes by itself, without the device's vendor_err.
+//  - A queue pair without room for receives refuses them in RESET for that reason, not for its state.
 #pragma once
 
 #include <array>
@@ -130,9 +133,9 @@ private:
     // ---- the calls ----
     void make_call();
     void make_pd();
-    void end_pd(Pd& pd);
+    void end_pd(Pd& pd, bool the_last_too = false);
     void make_cq();
-    void end_cq(Cq& cq);
+    void end_cq(Cq& cq, bool the_last_too = false);
     void make_srq();
     void limit_srq();
     void end_srq(Srq& srq);
