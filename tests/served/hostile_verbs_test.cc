@@ -31,6 +31,9 @@ struct Attack {
     const char* name;
     /// The library asks for events, and the worker signals each of them by one system call.
     bool has_events = false;
+    /// The worker allocates when it gets more queue pairs than ever (Worker::make_room_to_tell), and the allocator then
+    /// asks the kernel for pages, a few kibibytes at a time.
+    bool makes_worker_allocate = false;
     friend std::ostream& operator<<(std::ostream& out, const Attack& attack) { return out << attack.name; }
 };
 
@@ -112,7 +115,7 @@ TEST_P(HostileVerbs, HurtsOnlyItself) {
     };
     const Things things = Things::at(looker);
     // The daemon makes some objects for the first process that attaches, and keeps them.
-    ASSERT_EQ(start_over_library({"hostile-verbs", "wild-requests", "1"}).wait(), 0);
+    ASSERT_EQ(start_over_library({"hostile-verbs", "unloaded-library", "1"}).wait(), 0);
     ASSERT_EQ(returns_to(things), things);
     while (connection_threads_of(daemon.pid()) != 3) {
         std::this_thread::sleep_for(1ms);
@@ -140,23 +143,31 @@ TEST_P(HostileVerbs, HurtsOnlyItself) {
     const std::vector<std::string> calls = worker.calls();
     // What the software device does in the worker's thread, where a NIC would act by itself: it raises asynchronous
     // events, by a write(2) to an eventfd under a mutex, and it has a lock that yields.
-    const std::uint64_t raised = looker.control_counters().async_events.value() - events;
     const auto count = [&](const char* call) {
-        return std::count_if(calls.begin(), calls.end(),
-                             [&](const std::string& line) { return line.starts_with(call); });
+        return static_cast<std::uint64_t>(
+            std::count_if(calls.begin(), calls.end(), [&](const std::string& line) { return line.starts_with(call); }));
     };
-    const auto writes = static_cast<std::uint64_t>(count("write("));
-    const auto futexes = static_cast<std::uint64_t>(count("futex("));
+    const std::uint64_t writes = count("write(");
+    const auto events_since = [&] { return looker.control_counters().async_events.value() - events; };
+    // The control thread takes them a little later.
+    for (const auto until = Clock::now() + 1s;
+         kCallsCount && !GetParam().has_events && events_since() < writes && Clock::now() < until;) {
+        std::this_thread::sleep_for(1ms);
+    }
+    const std::uint64_t raised = events_since();
     if (kCallsCount) {
         EXPECT_TRUE(GetParam().has_events || writes <= raised) << writes << " events were signalled";
-        EXPECT_LE(futexes, 4 * raised);
+        EXPECT_LE(count("futex("), 4 * raised);
         for (const std::string& call : calls) {
             EXPECT_TRUE(call.starts_with("write(") || call.starts_with("futex(") || call.starts_with("sched_yield(") ||
-                        (GetParam().has_events && call.starts_with("sendto(")))
+                        (GetParam().has_events && call.starts_with("sendto(")) ||
+                        (GetParam().makes_worker_allocate && call.starts_with("mprotect(")))
                 << call;
         }
     }
-    EXPECT_LE(waits, 2 * calls.size());
+    // The first access to such a page waits if another thread changes the map of the process's memory.
+    constexpr std::uint64_t kFirstAccesses = 8;
+    EXPECT_LE(waits, 2 * calls.size() + (GetParam().makes_worker_allocate ? kFirstAccesses : 0));
     std::printf("%zu calls, %llu waits, %llu events; ", calls.size(), static_cast<unsigned long long>(waits),
                 static_cast<unsigned long long>(raised));
     std::printf("%s; the others checked %llu and %llu messages, and made %llu rounds of calls\n",
@@ -189,10 +200,10 @@ TEST_P(HostileVerbs, HurtsOnlyItself) {
 INSTANTIATE_TEST_SUITE_P(By, HostileVerbs,
                          testing::Values(Attack{"freed-objects"}, Attack{"exits-in-calls"},
                                          Attack{"closed-descriptors"}, Attack{"unmapped-rings"},
-                                         Attack{"garbled-rings"}, Attack{"exhausted-objects"}, Attack{"any-end"},
-                                         Attack{"unloaded-library"}, Attack{"wild-requests"}, Attack{"races"},
-                                         Attack{"threads"}, Attack{"misused-events", true}, Attack{"forked-children"},
-                                         Attack{"forked-children-after-init"}),
+                                         Attack{"garbled-rings"}, Attack{"exhausted-objects", false, true},
+                                         Attack{"any-end"}, Attack{"unloaded-library"}, Attack{"wild-requests"},
+                                         Attack{"races"}, Attack{"threads"}, Attack{"misused-events", true},
+                                         Attack{"forked-children"}, Attack{"forked-children-after-init"}),
                          [](const auto& attack) {
                              std::string name = attack.param.name;
                              std::replace(name.begin(), name.end(), '-', '_');

@@ -14,16 +14,16 @@ constexpr int kSettable = IBV_QP_STATE | IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS 
                           IBV_QP_RNR_RETRY | IBV_QP_RQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER |
                           IBV_QP_SQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_DEST_QPN;
 
-VerbsQpState to_state(ibv_qp_state state) {
+VerbsQpState to_state(unsigned state) {
     if (state > IBV_QPS_ERR) {
-        throw Error(EINVAL, fmt::format("there is no state {} of a queue pair", static_cast<unsigned>(state)));
+        throw Error(EINVAL, fmt::format("there is no state {} of a queue pair", state));
     }
     return static_cast<VerbsQpState>(state);
 }
 
-std::uint16_t mtu_bytes(ibv_mtu mtu) {
+std::uint16_t mtu_bytes(unsigned mtu) {
     if (mtu < IBV_MTU_256 || mtu > IBV_MTU_4096) {
-        throw Error(EINVAL, fmt::format("there is no path MTU {}", static_cast<unsigned>(mtu)));
+        throw Error(EINVAL, fmt::format("there is no path MTU {}", mtu));
     }
     return static_cast<std::uint16_t>(128u << mtu);
 }
@@ -89,8 +89,8 @@ QpAttributes to_attributes(const ibv_qp_attr& attr, int mask) {
             member = value();
         }
     };
-    set(IBV_QP_STATE, to.qp_state, [&] { return to_state(attr.qp_state); });
-    set(IBV_QP_CUR_STATE, to.cur_qp_state, [&] { return to_state(attr.cur_qp_state); });
+    set(IBV_QP_STATE, to.qp_state, [&] { return to_state(number_of(attr.qp_state)); });
+    set(IBV_QP_CUR_STATE, to.cur_qp_state, [&] { return to_state(number_of(attr.cur_qp_state)); });
     set(IBV_QP_ACCESS_FLAGS, to.remote_access, [&] {
         return RemoteAccess{.read = (attr.qp_access_flags & IBV_ACCESS_REMOTE_READ) != 0,
                             .write = (attr.qp_access_flags & IBV_ACCESS_REMOTE_WRITE) != 0,
@@ -100,7 +100,7 @@ QpAttributes to_attributes(const ibv_qp_attr& attr, int mask) {
     set(IBV_QP_PORT, to.port_num, [&] { return attr.port_num; });
     set(IBV_QP_QKEY, to.qkey, [&] { return attr.qkey; });
     set(IBV_QP_AV, to.ah_attr, [&] { return to_address(attr.ah_attr); });
-    set(IBV_QP_PATH_MTU, to.path_mtu, [&] { return mtu_bytes(attr.path_mtu); });
+    set(IBV_QP_PATH_MTU, to.path_mtu, [&] { return mtu_bytes(number_of(attr.path_mtu)); });
     set(IBV_QP_TIMEOUT, to.timeout, [&] { return attr.timeout; });
     set(IBV_QP_RETRY_CNT, to.retry_cnt, [&] { return attr.retry_cnt; });
     set(IBV_QP_RNR_RETRY, to.rnr_retry, [&] { return attr.rnr_retry; });

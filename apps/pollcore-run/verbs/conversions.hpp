@@ -6,11 +6,21 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "plain_verbs.hpp"
 #include "pollcore/attach.hpp"
 
 namespace pollcore::served {
+
+/// The number in an enumeration of a program's structure. It may be a value that the enumeration does not have.
+template <class Enumeration>
+[[nodiscard]] unsigned number_of(const Enumeration& from) noexcept {
+    static_assert(sizeof(Enumeration) == sizeof(unsigned));
+    unsigned number = 0;
+    std::memcpy(&number, &from, sizeof number);
+    return number;
+}
 
 /// The state and attributes that `mask` names. Throws Error: EINVAL for values that verbs do not have, EOPNOTSUPP for
 /// an alternate path and what else cannot be set.

@@ -213,7 +213,7 @@ Qp* make_qp(const Wanted& wanted) {
 void modify(Qp& qp, const ibv_qp_attr& attr, int mask) {
     require_own_process(qp.qp_base.context);
     const std::lock_guard guard(qp.moves);
-    const bool to_reset = (mask & IBV_QP_STATE) != 0 && attr.qp_state == IBV_QPS_RESET;
+    const bool to_reset = (mask & IBV_QP_STATE) != 0 && number_of(attr.qp_state) == IBV_QPS_RESET;
     if (!to_reset) {
         qp.queue.modify(to_attributes(attr, mask));
     } else if (mask != IBV_QP_STATE) {
