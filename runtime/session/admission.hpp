@@ -47,10 +47,9 @@ constexpr Submitted without_session(std::size_t n) noexcept {
     return Refusal::none;
 }
 
-/// Returns how many of `wanted` requests have room in both rings. Returns 0 if the session is closed, or if each
-/// request must be written to the InFlightLog.
+/// Returns how many of `wanted` requests have room in both rings. Returns 0 if the session is closed.
 [[gnu::always_inline]] inline std::size_t SessionCore::ordinary_room(std::size_t wanted) noexcept {
-    if ((attention_ & (kUnusable | kLogged)) != 0) [[unlikely]] {
+    if ((attention_ & kUnusable) != 0) [[unlikely]] {
         return 0;
     }
     if (!kAdmission) {

@@ -157,6 +157,8 @@ private:
     void write_continuations(std::span<const std::byte> payload, std::size_t first, std::uint32_t slots) noexcept;
     void count_accepted(const WorkRequest& request) noexcept;
     void note(const WorkRequest& request) noexcept;
+    void note_sends(std::span<const WorkRequest> requests) noexcept;
+    void count_written(std::span<const WorkRequest> requests) noexcept;
     [[nodiscard]] std::uint64_t expect_reply(const WorkRequest& request) noexcept;
     [[nodiscard]] std::uint64_t sum(std::span<const Sge> sges) noexcept;
     void sample(WorkRequest& slot, Opcode opcode) noexcept;

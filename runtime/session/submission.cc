@@ -29,6 +29,20 @@ namespace pollcore {
     accounts_.count(request);
 }
 
+[[gnu::noinline]] void SessionCore::note_sends(std::span<const WorkRequest> requests) noexcept {
+    for (const WorkRequest& request : requests) {
+        log_->sends(request.qp.index).add(request);
+    }
+}
+
+/// Counts written requests that are in the accounts of their queue pairs already. None of them is a receive.
+[[gnu::always_inline]] inline void SessionCore::count_written(std::span<const WorkRequest> requests) noexcept {
+    if (logs()) [[unlikely]] {
+        note_sends(requests);
+    }
+    accounts_.count_ordinary(requests.size());
+}
+
 /// Returns bits for the last word of a request that was counted and is being written: see
 /// CompletionInbox::expect_reply.
 [[gnu::always_inline]] inline std::uint64_t SessionCore::expect_reply(const WorkRequest& request) noexcept {
@@ -176,7 +190,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
         submissions_.write(ahead + n, requests[n]);
     }
     settle();
-    accounts_.count_ordinary(n);
+    count_written(requests.first(n));
     return n;
 }
 
@@ -203,7 +217,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
         submissions_.write(ahead + n, requests[n]);
     }
     mine.count_sends(static_cast<std::uint32_t>(n));
-    accounts_.count_ordinary(n);
+    count_written(requests.first(n));
     return n;
 }
 
@@ -284,7 +298,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
         mine->count_sends(kAdmission);
         result.slots += slots;
     }
-    accounts_.count_ordinary(result.requests);
+    count_written(requests.first(result.requests));
     return result;
 }
 
