@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "conversions.hpp"
+#include "next_completion.hpp"
 #include "served_cq.hpp"
 
 namespace pollcore::served {

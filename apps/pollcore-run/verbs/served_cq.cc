@@ -12,12 +12,12 @@
 #include "conversions.hpp"
 #include "exported.hpp"
 #include "genuine.hpp"
+#include "next_completion.hpp"
 #include "refused_call.hpp"
 
 namespace pollcore::served {
 namespace {
 
-constexpr std::size_t kBurst = 32;
 // More receives may be posted than a completion queue has entries, so the ring has more slots than the program asks
 // for.
 constexpr std::uint32_t kSlotsMin = 4096;
@@ -48,25 +48,6 @@ void open_session(Attachment& attachment, Cq& cq, std::string_view worker) {
             (void)arm(cq);
         }
     }
-}
-
-// Moves what the session has into `taken`, behind what is there. Returns whether there was anything.
-bool take_more(Cq& cq, std::size_t most) {
-    if (!cq.session.valid()) {
-        return false;
-    }
-    if (cq.next == cq.count) {
-        cq.next = cq.count = 0;
-    }
-    if (cq.taken.size() - cq.count < kBurst) {
-        cq.taken.resize(cq.taken.size() + kBurst);
-    }
-    cq.session.hand_over();
-    const std::size_t got =
-        cq.session.poll(std::span<WideCompletion>(cq.taken).subspan(cq.count, std::min(most, kBurst)));
-    cq.count += got;
-    cq.taken_ever += got;
-    return got != 0;
 }
 
 // Asks the worker for an event. What is in the session already must be out before: an event tells only of what comes
@@ -155,24 +136,8 @@ void end_session(Cq& cq) noexcept {
     delete &cq;
 }
 
-Found next_completion(Cq& cq, std::size_t wanted) noexcept {
-    for (;;) {
-        if (cq.next == cq.count) {
-            try {
-                if (!take_more(cq, wanted)) {
-                    return {};
-                }
-            } catch (const std::bad_alloc&) {
-                return {};
-            }
-        }
-        const WideCompletion& completion = cq.taken[cq.next++];
-        Qp* const qp = queue_pairs().find(completion.qp);
-        // A completion of a dead daemon may name a handle that its successor has given out again.
-        if (qp != nullptr && (qp->send_cq == &cq || qp->recv_cq == &cq)) {
-            return {&completion, qp};
-        }
-    }
+void make_room(Cq& cq) {
+    cq.taken.resize(cq.taken.size() + kBurst);
 }
 
 int arm(Cq& cq) noexcept {

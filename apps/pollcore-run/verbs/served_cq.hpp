@@ -1,4 +1,4 @@
-// The completions of a completion queue, and the opening of its session.
+// A completion queue: the opening of its session, polls and events.
 //
 // Thread safety: the caller has the lock of the completion queue, unless a function says otherwise.
 #pragma once
@@ -15,14 +15,6 @@ namespace pollcore::served {
 /// Opens the sessions of the completion queues of a queue pair that have none yet, on one worker. `send` and `recv` may
 /// be one. Takes their locks. Throws Error.
 void open_sessions(Attachment& attachment, Cq& send, Cq& recv);
-
-/// The next completion that belongs to a queue pair which was not destroyed or reset since, and that queue pair. A null
-/// pointer if there is none now. `wanted`: how many the caller can take.
-struct Found {
-    const WideCompletion* completion = nullptr;
-    Qp* qp = nullptr;
-};
-[[nodiscard]] Found next_completion(Cq& cq, std::size_t wanted) noexcept;
 
 /// Takes all completions out of the session and asks the worker for an event at the next one, which is what
 /// ibv_req_notify_cq(3) promises. Returns an errno value or 0.

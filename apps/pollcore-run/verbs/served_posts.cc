@@ -6,7 +6,10 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <mutex>
+#include <new>
+#include <span>
 
 #include "conversions.hpp"
 
@@ -17,6 +20,7 @@ static_assert(sizeof(ibv_sge) == sizeof(Sge) && offsetof(ibv_sge, length) == off
               offsetof(ibv_sge, lkey) == offsetof(Sge, lkey));
 
 constexpr unsigned kSendFlags = kFence | kSignaled | kSolicited;
+constexpr std::size_t kChainBurst = 16;  // requests of a chain that go to the session together
 
 std::span<const Sge> sges_of(const ibv_sge* list, int count) noexcept {
     return {reinterpret_cast<const Sge*>(list), static_cast<std::size_t>(count)};
@@ -24,11 +28,11 @@ std::span<const Sge> sges_of(const ibv_sge* list, int count) noexcept {
 
 // Repeats `call` while the submission ring is full.
 template <class Call>
-int until_taken(Cq& cq, const Call& call) noexcept {
+[[gnu::noinline]] int until_there_is_room(Cq& cq, const Call& call) noexcept {
     constexpr unsigned kTriesOfWorker = 1000;  // on one CPU the worker runs when this thread yields
     for (unsigned tries = 1;; ++tries) {
         const Refusal refusal = call();
-        if (refusal != Refusal::submission_ring_full) [[likely]] {
+        if (refusal != Refusal::submission_ring_full) {
             return errno_of(refusal);
         }
         if (tries % kTriesOfWorker == 0) {
@@ -40,14 +44,23 @@ int until_taken(Cq& cq, const Call& call) noexcept {
     }
 }
 
+template <class Call>
+[[gnu::always_inline]] inline int until_taken(Cq& cq, const Call& call) noexcept {
+    const Refusal refusal = call();
+    return refusal == Refusal::none                   ? 0
+           : refusal == Refusal::submission_ring_full ? until_there_is_room(cq, call)
+                                                      : errno_of(refusal);
+}
+
 // Returns whether verbs and pollcore know the operation.
-bool convert(const Qp& qp, const ibv_send_wr& wr, WorkRequest& to) noexcept {
-    if (wr.opcode > IBV_WR_SEND_WITH_INV || wr.opcode == IBV_WR_BIND_MW) {
+[[gnu::always_inline]] inline bool convert(const Qp& qp, const ibv_send_wr& wr, WorkRequest& to) noexcept {
+    const unsigned opcode = number_of(wr.opcode);
+    if (opcode > IBV_WR_SEND_WITH_INV || opcode == IBV_WR_BIND_MW) {
         return false;
     }
     to.tag = wr.wr_id;
     to.qp = qp.handle.load(std::memory_order_relaxed);
-    to.opcode = static_cast<Opcode>(wr.opcode);
+    to.opcode = static_cast<Opcode>(opcode);
     to.flags = static_cast<std::uint8_t>((wr.send_flags & kSendFlags) | bit_if(qp.signal_all, kSignaled));
     if (qp.qp_base.qp_type == IBV_QPT_UD) {
         if (wr.wr.ud.ah == nullptr) {
@@ -72,19 +85,58 @@ bool convert(const Qp& qp, const ibv_send_wr& wr, WorkRequest& to) noexcept {
     return true;
 }
 
-int post_one(Qp& qp, const ibv_send_wr& wr) noexcept {
-    WorkRequest request;
-    if (!convert(qp, wr, request)) {
-        return EINVAL;
+enum class Made { whole, in_pieces, refused };
+
+// Makes the request of `wr`. One that is `in_pieces` has more scatter-gather elements than fit into a WorkRequest.
+[[gnu::always_inline]] inline Made make(const Qp& qp, const ibv_send_wr& wr, WorkRequest& to) noexcept {
+    if (!convert(qp, wr, to)) {
+        return Made::refused;
     }
-    Cq& cq = *qp.send_cq;
-    const int num_sge = is_local(request.opcode) ? 0 : wr.num_sge;
+    const int num_sge = is_local(to.opcode) ? 0 : wr.num_sge;
     if (static_cast<std::uint32_t>(num_sge) > qp.cap.max_send_sge) {  // also if it is negative
-        return EINVAL;
+        return Made::refused;
     }
-    const auto sges = sges_of(wr.sg_list, num_sge);
+    if (num_sge > 1) {
+        return Made::in_pieces;
+    }
+    if (num_sge == 1) {
+        to.num_sge = 1;
+        to.sge = sges_of(wr.sg_list, 1).front();
+    }
+    if ((wr.send_flags & IBV_SEND_INLINE) != 0) {
+        to.flags |= kInline;
+        return to.sge.length <= qp.cap.max_inline_data ? Made::whole : Made::refused;
+    }
+    return Made::whole;
+}
+
+// Makes the receive of `wr`, but for the queue that it is for.
+[[gnu::always_inline]] inline Made make(const ibv_recv_wr& wr, std::uint32_t max_sge, WorkRequest& to) noexcept {
+    if (static_cast<std::uint32_t>(wr.num_sge) > max_sge) {
+        return Made::refused;
+    }
+    to.tag = wr.wr_id;
+    if (wr.num_sge > 1) {
+        return Made::in_pieces;
+    }
+    if (wr.num_sge == 1) {
+        to.num_sge = 1;
+        to.sge = sges_of(wr.sg_list, 1).front();
+    }
+    return Made::whole;
+}
+
+[[gnu::always_inline]] inline int submit_whole(Cq& cq, const WorkRequest& request) noexcept {
+    if ((request.flags & kInline) != 0) {
+        return submit_inline(cq, request, {reinterpret_cast<const std::byte*>(request.sge.addr), request.sge.length});
+    }
+    return until_taken(cq, [&] { return cq.session.try_submit(request); });
+}
+
+int submit_pieces(Qp& qp, const ibv_send_wr& wr, const WorkRequest& request) noexcept {
+    const auto sges = sges_of(wr.sg_list, wr.num_sge);
     if ((wr.send_flags & IBV_SEND_INLINE) == 0) {
-        return submit(cq, request, sges);
+        return submit(*qp.send_cq, request, sges);
     }
     std::array<std::byte, kInlineMax> gathered;
     std::size_t length = 0;
@@ -92,20 +144,90 @@ int post_one(Qp& qp, const ibv_send_wr& wr) noexcept {
         if (length + one.length > qp.cap.max_inline_data || length + one.length > gathered.size()) {
             return EINVAL;
         }
-        if (sges.size() == 1) {
-            return submit_inline(cq, request, {reinterpret_cast<const std::byte*>(one.addr), one.length});
-        }
         std::memcpy(gathered.data() + length, reinterpret_cast<const void*>(one.addr), one.length);
         length += one.length;
     }
-    return submit_inline(cq, request, std::span(gathered).first(length));
+    return submit_inline(*qp.send_cq, request, std::span(gathered).first(length));
 }
 
-// Posts a chain by `post`. Returns the error of the first request that was not taken, which is then `bad`.
-template <class Wr, class Post>
-int post_chain(Wr* wr, Wr** bad, const Post& post) noexcept {
+// Room for requests, none of which is there before it is made.
+union Burst {
+    Burst() noexcept {}
+    WorkRequest requests[kChainBurst];
+};
+
+// Makes the requests of the chain `wr` by `make`. Those that are whole go to the session together, so that the worker
+// gives them to the device together; the others are submitted by `submit_pieces`. Returns the error of the first
+// request that was not taken, which is then `bad`.
+template <class Wr, class Make, class SubmitPieces>
+[[gnu::noinline]] int post_chain(Cq& cq, Wr* wr, Wr** bad, const Make& make,
+                                 const SubmitPieces& submit_pieces) noexcept {
+    Burst burst;
+    while (wr != nullptr) {
+        std::size_t count = 0;
+        Made made = Made::whole;
+        Wr* next = wr;
+        for (; next != nullptr && count < kChainBurst; next = next->next, ++count) {
+            if (made = make(*next, *std::construct_at(&burst.requests[count])); made != Made::whole) {
+                break;
+            }
+        }
+        auto rest = std::span<const WorkRequest>(burst.requests, count);
+        int error = rest.empty() ? 0 : until_taken(cq, [&] {
+            const Submitted some = cq.session.try_submit(rest);
+            rest = rest.subspan(some.accepted);
+            return some.refusal;
+        });
+        for (std::size_t taken = count - rest.size(); taken > 0; --taken) {
+            wr = wr->next;
+        }
+        if (error == 0 && made != Made::whole) {
+            error = made == Made::in_pieces ? submit_pieces(*wr, burst.requests[count]) : EINVAL;
+            next = wr->next;
+        }
+        if (error != 0) [[unlikely]] {
+            *bad = wr;
+            return error;
+        }
+        wr = next;
+    }
+    return 0;
+}
+
+// As post_chain(), for one request or a chain. One request is made and submitted without further calls, because a
+// program that waits for each completion pays for each call.
+template <class Wr, class Make, class SubmitPieces>
+[[gnu::always_inline]] inline int post(Cq& cq, Wr* wr, Wr** bad, const Make& make,
+                                       const SubmitPieces& submit_pieces) noexcept {
+    if (wr == nullptr || wr->next != nullptr) {
+        return post_chain(cq, wr, bad, make, submit_pieces);
+    }
+    WorkRequest request;
+    const Made made = make(*wr, request);
+    const int error = made == Made::whole       ? submit_whole(cq, request)
+                      : made == Made::in_pieces ? submit_pieces(*wr, request)
+                                                : EINVAL;
+    if (error != 0) [[unlikely]] {
+        *bad = wr;
+    }
+    return error;
+}
+
+// Keeps receives until the shared receive queue has a session. The caller has the lock of `srq`.
+int keep_early(Srq& srq, ibv_recv_wr* wr, ibv_recv_wr** bad) noexcept {
     for (; wr != nullptr; wr = wr->next) {
-        if (const int error = post(*wr); error != 0) [[unlikely]] {
+        int error = static_cast<std::uint32_t>(wr->num_sge) > srq.attributes.max_sge ? EINVAL
+                    : srq.early.size() >= srq.attributes.max_wr                      ? ENOMEM
+                                                                                     : 0;
+        if (error == 0) {
+            try {
+                const auto sges = sges_of(wr->sg_list, wr->num_sge);
+                srq.early.push_back({wr->wr_id, {sges.begin(), sges.end()}});
+            } catch (const std::bad_alloc&) {
+                error = ENOMEM;
+            }
+        }
+        if (error != 0) {
             *bad = wr;
             return error;
         }
@@ -133,68 +255,56 @@ int submit_inline(Cq& cq, const WorkRequest& request, std::span<const std::byte>
 
 int post_send(ibv_qp* verbs, ibv_send_wr* wr, ibv_send_wr** bad_wr) noexcept {
     Qp& qp = of(verbs);
-    const std::lock_guard guard(qp.send_cq->lock);
-    qp.send_cq->session.hand_over();
-    return post_chain(wr, bad_wr, [&](const ibv_send_wr& one) { return post_one(qp, one); });
+    Cq& cq = *qp.send_cq;
+    const std::lock_guard guard(cq.lock);
+    cq.session.hand_over();
+    return post(
+        cq, wr, bad_wr, [&](const ibv_send_wr& one, WorkRequest& to) { return make(qp, one, to); },
+        [&](const ibv_send_wr& one, const WorkRequest& request) { return submit_pieces(qp, one, request); });
 }
 
 int post_recv(ibv_qp* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
     Qp& qp = of(verbs);
-    const std::lock_guard guard(qp.recv_cq->lock);
-    qp.recv_cq->session.hand_over();
-    return post_chain(wr, bad_wr, [&](const ibv_recv_wr& one) {
-        if (qp.srq != nullptr || static_cast<std::uint32_t>(one.num_sge) > qp.cap.max_recv_sge) {
-            return EINVAL;
-        }
-        if (qp.cap.max_recv_wr == 0) {
-            return ENOMEM;  // the queue pair of the daemon has room for one receive at least
-        }
-        WorkRequest request;
-        request.tag = one.wr_id;
-        request.qp = qp.handle.load(std::memory_order_relaxed);
-        request.opcode = Opcode::recv;
-        return submit(*qp.recv_cq, request, sges_of(one.sg_list, one.num_sge));
-    });
+    Cq& cq = *qp.recv_cq;
+    const std::lock_guard guard(cq.lock);
+    cq.session.hand_over();
+    if (qp.cap.max_recv_wr == 0 && qp.srq == nullptr && wr != nullptr) {
+        *bad_wr = wr;
+        return ENOMEM;  // the queue pair of the daemon has room for one receive at least
+    }
+    return post(
+        cq, wr, bad_wr,
+        [&](const ibv_recv_wr& one, WorkRequest& to) {
+            to.qp = qp.handle.load(std::memory_order_relaxed);
+            to.opcode = Opcode::recv;
+            return qp.srq == nullptr ? make(one, qp.cap.max_recv_sge, to) : Made::refused;
+        },
+        [&](const ibv_recv_wr& one, const WorkRequest& request) {
+            return submit(cq, request, sges_of(one.sg_list, one.num_sge));
+        });
 }
 
 int post_srq_recv(ibv_srq* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
     Srq& srq = of(verbs);
-    const auto fits = [&](const ibv_recv_wr& one) {
-        return static_cast<std::uint32_t>(one.num_sge) <= srq.attributes.max_sge;
-    };
     if (srq.cq.load(std::memory_order_acquire) == nullptr) {
         const std::lock_guard guard(srq.lock);
         if (srq.cq.load(std::memory_order_relaxed) == nullptr) {
-            return post_chain(wr, bad_wr, [&](const ibv_recv_wr& one) {
-                if (!fits(one)) {
-                    return EINVAL;
-                }
-                if (srq.early.size() >= srq.attributes.max_wr) {
-                    return ENOMEM;
-                }
-                try {
-                    const auto sges = sges_of(one.sg_list, one.num_sge);
-                    srq.early.push_back({one.wr_id, {sges.begin(), sges.end()}});
-                } catch (const std::bad_alloc&) {
-                    return ENOMEM;
-                }
-                return 0;
-            });
+            return keep_early(srq, wr, bad_wr);
         }
     }
     Cq& cq = *srq.cq.load(std::memory_order_acquire);
     const std::lock_guard guard(cq.lock);
     cq.session.hand_over();
-    return post_chain(wr, bad_wr, [&](const ibv_recv_wr& one) {
-        if (!fits(one)) {
-            return EINVAL;
-        }
-        WorkRequest request;
-        request.tag = one.wr_id;
-        request.srq = srq.queue.handle();
-        request.opcode = Opcode::srq_recv;
-        return submit(cq, request, sges_of(one.sg_list, one.num_sge));
-    });
+    return post(
+        cq, wr, bad_wr,
+        [&](const ibv_recv_wr& one, WorkRequest& to) {
+            to.srq = srq.queue.handle();
+            to.opcode = Opcode::srq_recv;
+            return make(one, srq.attributes.max_sge, to);
+        },
+        [&](const ibv_recv_wr& one, const WorkRequest& request) {
+            return submit(cq, request, sges_of(one.sg_list, one.num_sge));
+        });
 }
 
 void submit_early(Srq& srq) noexcept {
