@@ -165,7 +165,18 @@ public:
                     .opcode = Opcode::atomic_fetch_and_add,
                     .flags = kSignaled,
                     .num_sge = 1});
+            // Writes, some of them with an inline payload.
+            for (int more = 0; more < 3; ++more) {
+                submit({.sge = {memory_.addr(), 64, memory_.lkey()},
+                        .remote_addr = memory_.addr() + 16 * 1024,
+                        .rkey = memory_.rkey(),
+                        .qp = pair_.a.handle(),
+                        .opcode = Opcode::rdma_write,
+                        .flags = static_cast<std::uint8_t>(kSignaled | (random_() % 4 == 0 ? kInline : 0)),
+                        .num_sge = 1});
+            }
         }
+        submit_burst();
         poll();
     }
 
@@ -204,12 +215,21 @@ public:
     }
 
 private:
+    // Submits the request alone, or together with later ones.
     void submit(WorkRequest request) {
         request.tag = ++next_tag_;
-        if (session_.try_submit(request) == Refusal::none) {
-            const bool receive = is_recv(request.opcode);
-            open_.emplace(request.tag, receive || (request.flags & kSignaled) != 0);
+        burst_.push_back(request);
+        if (random_() % 4 == 0) {
+            submit_burst();
         }
+    }
+    void submit_burst() {
+        const std::size_t accepted = session_.try_submit(std::span<const WorkRequest>(burst_)).accepted;
+        for (std::size_t i = 0; i < accepted; ++i) {
+            const bool receive = is_recv(burst_[i].opcode);
+            open_.emplace(burst_[i].tag, receive || (burst_[i].flags & kSignaled) != 0);
+        }
+        burst_.clear();
     }
 
     void poll() {
@@ -231,6 +251,7 @@ private:
     QueuePair c_;
     QueuePair d_;
     std::uint64_t next_tag_ = 0;
+    std::vector<WorkRequest> burst_;
     std::uint64_t gone_ = 0;
     std::map<std::uint64_t, bool> open_;  // by tag; true if even success makes a completion
 };
