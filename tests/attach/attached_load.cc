@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -223,11 +224,14 @@ private:
             submit_burst();
         }
     }
+    // Leaves out the requests that are refused.
     void submit_burst() {
-        const std::size_t accepted = session_.try_submit(std::span<const WorkRequest>(burst_)).accepted;
-        for (std::size_t i = 0; i < accepted; ++i) {
-            const bool receive = is_recv(burst_[i].opcode);
-            open_.emplace(burst_[i].tag, receive || (burst_[i].flags & kSignaled) != 0);
+        for (std::span<const WorkRequest> rest(burst_); !rest.empty();) {
+            const std::size_t accepted = session_.try_submit(rest).accepted;
+            for (const WorkRequest& request : rest.first(accepted)) {
+                open_.emplace(request.tag, is_recv(request.opcode) || (request.flags & kSignaled) != 0);
+            }
+            rest = rest.subspan(std::min(accepted + 1, rest.size()));
         }
         burst_.clear();
     }

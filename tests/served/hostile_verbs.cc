@@ -48,6 +48,7 @@ bool over() {
 std::uint64_t pick(std::uint64_t count) {
     return g_random() % count;
 }
+constexpr unsigned kPatienceSeconds = 60;
 constexpr int kFailed = 3;  // an exit code that the sanitizers do not use
 [[noreturn]] void fail(const char* what) {
     std::printf("failed: %s (%s)\n", what, std::strerror(errno));
@@ -536,38 +537,76 @@ void unload_the_library() {
 }
 
 // Requests with random keys, addresses, lengths and destinations.
+struct Wild {
+    ibv_sge lists[2]{};
+    ibv_send_wr send{};
+    ibv_recv_wr receive{};
+};
+
+void make_wild(const Objects& all, ibv_qp* qp, Wild& wild) {
+    for (ibv_sge& list : wild.lists) {
+        list = {.addr = pick(2) == 0 ? g_random() : reinterpret_cast<std::uintptr_t>(all.memory) + pick(kBytes),
+                .length = static_cast<std::uint32_t>(pick(2) == 0 ? g_random() : pick(256)),
+                .lkey = pick(2) == 0 ? static_cast<std::uint32_t>(pick(4096)) : all.mr->lkey};
+    }
+    ibv_send_wr& wr = wild.send;
+    wr.wr_id = g_random();
+    wr.sg_list = wild.lists;
+    wr.num_sge = static_cast<int>(pick(3));
+    wr.opcode = static_cast<ibv_wr_opcode>(pick(12));
+    wr.send_flags = static_cast<unsigned>(g_random()) & ~unsigned{IBV_SEND_INLINE};
+    if (qp == all.datagrams) {
+        // Numbers of others' queue pairs, too.
+        wr.wr.ud = {.ah = all.ah,
+                    .remote_qpn = static_cast<std::uint32_t>(pick(2) == 0 ? pick(1024) : g_random()),
+                    .remote_qkey = static_cast<std::uint32_t>(pick(2) == 0 ? g_random() : pick(4))};
+    } else {
+        wr.wr.atomic = {.remote_addr = pick(2) == 0 ? g_random() : wild.lists[0].addr,
+                        .compare_add = g_random(),
+                        .swap = g_random(),
+                        .rkey = pick(2) == 0 ? static_cast<std::uint32_t>(pick(4096)) : all.mr->rkey};
+    }
+    wild.receive = {.wr_id = 1, .next = nullptr, .sg_list = wild.lists, .num_sge = static_cast<int>(pick(3))};
+}
+
+// Makes chains of up to 40 of them. Some have no end.
+void make_wild_chains(const Objects& all, ibv_qp* qp, std::vector<Wild>& chain) {
+    const std::size_t length = pick(4) == 0 ? 1 + pick(chain.size()) : 1;
+    for (std::size_t i = 0; i < length; ++i) {
+        make_wild(all, qp, chain[i]);
+        if (i > 0) {
+            chain[i - 1].send.next = &chain[i].send;
+            chain[i - 1].receive.next = &chain[i].receive;
+        }
+    }
+    Wild& last = chain[length - 1];
+    const bool endless = length > 1 && pick(8) == 0;
+    last.send.next = endless ? &chain[pick(length)].send : nullptr;
+    last.receive.next = endless ? &chain[pick(length)].receive : nullptr;
+}
+
 void post_wild_requests() {
     Objects all = make();
+    std::vector<Wild> chain(40);
+    // Another thread changes requests while they are posted.
+    std::atomic<bool> shakes{true};
+    std::thread shaker([&, seed = g_random()] {
+        g_random.seed(seed);
+        while (shakes.load(std::memory_order_relaxed)) {
+            Wild& one = chain[pick(chain.size())];
+            one.send.num_sge = static_cast<int>(pick(3));
+            one.receive.num_sge = static_cast<int>(pick(3));
+            one.send.opcode = static_cast<ibv_wr_opcode>(pick(12));
+            std::this_thread::yield();
+        }
+    });
     for (int i = 0; i < 500; ++i) {
-        ibv_sge lists[2];
-        for (ibv_sge& list : lists) {
-            list = {.addr = pick(2) == 0 ? g_random() : reinterpret_cast<std::uintptr_t>(all.memory) + pick(kBytes),
-                    .length = static_cast<std::uint32_t>(pick(2) == 0 ? g_random() : pick(256)),
-                    .lkey = pick(2) == 0 ? static_cast<std::uint32_t>(pick(4096)) : all.mr->lkey};
-        }
-        ibv_send_wr wr{};
-        wr.wr_id = g_random();
-        wr.sg_list = lists;
-        wr.num_sge = static_cast<int>(pick(3));
-        wr.opcode = static_cast<ibv_wr_opcode>(pick(12));
-        wr.send_flags = static_cast<unsigned>(g_random()) & ~unsigned{IBV_SEND_INLINE};
         ibv_qp* const qp = pick(3) == 0 ? all.datagrams : pick(2) == 0 ? all.a : all.b;
-        if (qp == all.datagrams) {
-            // Numbers of others' queue pairs, too.
-            wr.wr.ud = {.ah = all.ah,
-                        .remote_qpn = static_cast<std::uint32_t>(pick(2) == 0 ? pick(1024) : g_random()),
-                        .remote_qkey = static_cast<std::uint32_t>(pick(2) == 0 ? g_random() : pick(4))};
-        } else {
-            wr.wr.atomic = {.remote_addr = pick(2) == 0 ? g_random() : lists[0].addr,
-                            .compare_add = g_random(),
-                            .swap = g_random(),
-                            .rkey = pick(2) == 0 ? static_cast<std::uint32_t>(pick(4096)) : all.mr->rkey};
-        }
+        make_wild_chains(all, qp, chain);
         ibv_send_wr* bad = nullptr;
-        (void)ibv_post_send(qp, &wr, &bad);
-        ibv_recv_wr receive{.wr_id = 1, .next = nullptr, .sg_list = lists, .num_sge = static_cast<int>(pick(3))};
+        (void)ibv_post_send(qp, &chain[0].send, &bad);
         ibv_recv_wr* bad_receive = nullptr;
-        (void)ibv_post_recv(qp, &receive, &bad_receive);
+        (void)ibv_post_recv(qp, &chain[0].receive, &bad_receive);
         (void)poll(all.cq);
         if (pick(50) == 0) {
             // A guess at another process's queue pair as the peer.
@@ -577,6 +616,8 @@ void post_wild_requests() {
             (void)advance(all, qp, static_cast<std::uint32_t>(pick(1024)));
         }
     }
+    shakes.store(false, std::memory_order_relaxed);
+    shaker.join();
     end(all);
 }
 
@@ -722,7 +763,7 @@ void fork_children(bool init) {
 
 // ---- rounds ----
 
-// With `survives` the attack is none, and no child may fail.
+// With `survives` the function is no attack: no child may fail, and one that takes long is only slow.
 void run_in_children(void (*attack)(), bool survives) {
     int rounds = 0;
     int crashed = 0;
@@ -730,8 +771,7 @@ void run_in_children(void (*attack)(), bool survives) {
     for (; rounds == 0 || !over(); ++rounds) {
         const pid_t child = ::fork();
         if (child == 0) {
-            // A child that hangs hangs itself.
-            (void)::alarm(3);
+            (void)::alarm(survives ? kPatienceSeconds : 3);  // ends a child that hangs
             g_random.seed(g_random() + static_cast<std::uint64_t>(::getpid()));
             attack();
             ::_exit(0);
@@ -744,7 +784,9 @@ void run_in_children(void (*attack)(), bool survives) {
             ::_exit(kFailed);  // told
         }
         if (survives && status != 0) {
-            fail("a child that did nothing wrong");
+            std::printf("failed: a child that did nothing wrong, with the wait status %d\n", status);
+            std::fflush(stdout);
+            ::_exit(kFailed);
         }
         hung += WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM;
         crashed += WIFSIGNALED(status) && WTERMSIG(status) != SIGALRM;

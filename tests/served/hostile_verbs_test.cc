@@ -1,6 +1,6 @@
 // Runs a program that uses libpollcore-verbs.so as wrongly as it can (hostile_verbs.cc) beside two well-behaved
 // attached processes and a caller: the completions of the others all arrive with the right data, calls are answered,
-// the worker makes no system call and does not wait, and nothing is left at the daemon.
+// the worker makes no system call and does not wait, but for what Attack names, and nothing is left at the daemon.
 //
 // POLLCORE_ATTACK_MS is the time that each attack takes (600).
 #include <algorithm>
@@ -31,8 +31,8 @@ struct Attack {
     const char* name;
     /// The library asks for events, and the worker signals each of them by one system call.
     bool has_events = false;
-    /// The worker allocates when it gets more queue pairs than ever (Worker::make_room_to_tell), and the allocator then
-    /// asks the kernel for pages, a few kibibytes at a time.
+    /// The worker allocates when it gets more queue pairs than it ever had (Worker::make_room_to_tell), and the
+    /// allocator then asks the kernel for pages, a few kibibytes at a time.
     bool makes_worker_allocate = false;
     friend std::ostream& operator<<(std::ostream& out, const Attack& attack) { return out << attack.name; }
 };

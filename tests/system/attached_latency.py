@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import tempfile
+import threading
 
 from beside_daemon import PATIENCE, fail, program, start_daemon
 
@@ -36,14 +37,13 @@ class Place:
         self.cpu, self.config, self.socket, self.file = cpu, directory / "daemon.toml", directory / "socket", directory / "pollperf.json"
 
     def pollperf(self, operation, *length):
-        """Returns the latencies in microseconds of pollperf, which is attached. `length` is an option of pollperf that says how long it measures."""
+        """Returns the result of pollperf, which is attached, as its FORMAT.md has it. `length` is an option that says how long it measures."""
         done = subprocess.run(list(map(str, (program("pollperf"), "lat", "--path", "attached", "--attach", self.socket, "--config", self.config, "-o", operation,
                                              "-s", SIZE, *length, "--rounds", 1, "--core", self.cpu, "--json", self.file))),
                               capture_output=True, text=True, timeout=PATIENCE)
         if done.returncode != 0:
             fail(f"pollperf {operation}: {done.stdout}{done.stderr}")
-        latencies = json.loads(self.file.read_text())["results"][0]["latency_ns"]
-        return {name: value / 1000 for name, value in latencies.items() if isinstance(value, (int, float))}
+        return json.loads(self.file.read_text())["results"][0]
 
 
 @contextlib.contextmanager
@@ -57,11 +57,16 @@ def place():
         here = Place(pathlib.Path(name), cpu, worker)
         here.config.write_text(CONFIG.format(worker=worker, directory=name))
         daemon, _ = start_daemon(here.config)
+        log = []
+        reader = threading.Thread(target=lambda: log.extend(daemon.stderr))
+        reader.start()
         try:
             yield here
         finally:
             daemon.terminate()
-            said = daemon.communicate(timeout=PATIENCE)[1]
+            daemon.wait(timeout=PATIENCE)
+            reader.join()
+        said = "".join(log)
         count = re.search(r"attached since the start: (\d+) process", said)
         if daemon.returncode != 0 or not count:
             fail(f"pollcored returned {daemon.returncode}: {said}")

@@ -51,7 +51,7 @@ def perftest(here, name, iterations):
 def compare(here, name, rounds, iterations):
     """Returns the ratio of each round that counts."""
     def attached():
-        return here.pollperf(OPERATIONS[name], "-n", iterations)["typical"]
+        return here.pollperf(OPERATIONS[name], "-n", iterations)["latency_ns"]["typical"] / 1000
 
     theirs, ours = [], []
     attempts = 0

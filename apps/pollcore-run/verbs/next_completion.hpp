@@ -36,12 +36,14 @@ void make_room(Cq& cq);
     return got != 0;
 }
 
-/// The next completion that belongs to a queue pair which was not destroyed or reset since, and that queue pair. A null
-/// pointer if there is none now. `wanted`: how many the caller can take.
+/// `completion` is null if there is none.
 struct Found {
     const WideCompletion* completion = nullptr;
     Qp* qp = nullptr;
 };
+
+/// Returns the next completion that belongs to a queue pair which was not destroyed or reset since, and that queue
+/// pair. It is valid until the next call. `wanted`: how many the caller can take.
 [[nodiscard]] [[gnu::always_inline]] inline Found next_completion(Cq& cq, std::size_t wanted) noexcept {
     for (;;) {
         if (cq.next == cq.count) {

@@ -85,9 +85,10 @@ template <class Call>
     return true;
 }
 
+// A request that is `in_pieces` lacks its scatter-gather list, which does not fit into a WorkRequest, and kInline.
 enum class Made { whole, in_pieces, refused };
 
-// Makes the request of `wr`. One that is `in_pieces` has more scatter-gather elements than fit into a WorkRequest.
+// Makes the request of `wr`.
 [[gnu::always_inline]] inline Made make(const Qp& qp, const ibv_send_wr& wr, WorkRequest& to) noexcept {
     if (!convert(qp, wr, to)) {
         return Made::refused;
@@ -106,22 +107,6 @@ enum class Made { whole, in_pieces, refused };
     if ((wr.send_flags & IBV_SEND_INLINE) != 0) {
         to.flags |= kInline;
         return to.sge.length <= qp.cap.max_inline_data ? Made::whole : Made::refused;
-    }
-    return Made::whole;
-}
-
-// Makes the receive of `wr`, but for the queue that it is for.
-[[gnu::always_inline]] inline Made make(const ibv_recv_wr& wr, std::uint32_t max_sge, WorkRequest& to) noexcept {
-    if (static_cast<std::uint32_t>(wr.num_sge) > max_sge) {
-        return Made::refused;
-    }
-    to.tag = wr.wr_id;
-    if (wr.num_sge > 1) {
-        return Made::in_pieces;
-    }
-    if (wr.num_sge == 1) {
-        to.num_sge = 1;
-        to.sge = sges_of(wr.sg_list, 1).front();
     }
     return Made::whole;
 }
@@ -150,31 +135,37 @@ int submit_pieces(Qp& qp, const ibv_send_wr& wr, const WorkRequest& request) noe
     return submit_inline(*qp.send_cq, request, std::span(gathered).first(length));
 }
 
-// Room for requests, none of which is there before it is made.
+// Inlined, because a program that waits for each completion pays for each call.
+[[gnu::always_inline]] inline int post_one(Qp& qp, const ibv_send_wr& wr) noexcept {
+    WorkRequest request;
+    const Made made = make(qp, wr, request);
+    return made == Made::whole       ? submit_whole(*qp.send_cq, request)
+           : made == Made::in_pieces ? submit_pieces(qp, wr, request)
+                                     : EINVAL;
+}
+
+// Uninitialised room: a request begins to exist when post_chain() constructs it.
 union Burst {
     Burst() noexcept {}
     WorkRequest requests[kChainBurst];
 };
 
-// Makes the requests of the chain `wr` by `make`. Those that are whole go to the session together, so that the worker
-// gives them to the device together; the others are submitted by `submit_pieces`. Returns the error of the first
-// request that was not taken, which is then `bad`.
-template <class Wr, class Make, class SubmitPieces>
-[[gnu::noinline]] int post_chain(Cq& cq, Wr* wr, Wr** bad, const Make& make,
-                                 const SubmitPieces& submit_pieces) noexcept {
+// Those requests of the chain `wr` that are whole go to the session together, so that the worker gives them to the
+// device together. Returns the error of the first request that was not taken, which is then `bad`.
+[[gnu::noinline]] int post_chain(Qp& qp, ibv_send_wr* wr, ibv_send_wr** bad) noexcept {
     Burst burst;
     while (wr != nullptr) {
         std::size_t count = 0;
         Made made = Made::whole;
-        Wr* next = wr;
+        ibv_send_wr* next = wr;
         for (; next != nullptr && count < kChainBurst; next = next->next, ++count) {
-            if (made = make(*next, *std::construct_at(&burst.requests[count])); made != Made::whole) {
+            if (made = make(qp, *next, *std::construct_at(&burst.requests[count])); made != Made::whole) {
                 break;
             }
         }
         auto rest = std::span<const WorkRequest>(burst.requests, count);
-        int error = rest.empty() ? 0 : until_taken(cq, [&] {
-            const Submitted some = cq.session.try_submit(rest);
+        int error = rest.empty() ? 0 : until_taken(*qp.send_cq, [&] {
+            const Submitted some = qp.send_cq->session.try_submit(rest);
             rest = rest.subspan(some.accepted);
             return some.refusal;
         });
@@ -182,7 +173,7 @@ template <class Wr, class Make, class SubmitPieces>
             wr = wr->next;
         }
         if (error == 0 && made != Made::whole) {
-            error = made == Made::in_pieces ? submit_pieces(*wr, burst.requests[count]) : EINVAL;
+            error = made == Made::in_pieces ? submit_pieces(qp, *wr, burst.requests[count]) : EINVAL;
             next = wr->next;
         }
         if (error != 0) [[unlikely]] {
@@ -194,45 +185,35 @@ template <class Wr, class Make, class SubmitPieces>
     return 0;
 }
 
-// As post_chain(), for one request or a chain. One request is made and submitted without further calls, because a
-// program that waits for each completion pays for each call.
-template <class Wr, class Make, class SubmitPieces>
-[[gnu::always_inline]] inline int post(Cq& cq, Wr* wr, Wr** bad, const Make& make,
-                                       const SubmitPieces& submit_pieces) noexcept {
-    if (wr == nullptr || wr->next != nullptr) {
-        return post_chain(cq, wr, bad, make, submit_pieces);
-    }
-    WorkRequest request;
-    const Made made = make(*wr, request);
-    const int error = made == Made::whole       ? submit_whole(cq, request)
-                      : made == Made::in_pieces ? submit_pieces(*wr, request)
-                                                : EINVAL;
-    if (error != 0) [[unlikely]] {
-        *bad = wr;
-    }
-    return error;
-}
-
-// Keeps receives until the shared receive queue has a session. The caller has the lock of `srq`.
-int keep_early(Srq& srq, ibv_recv_wr* wr, ibv_recv_wr** bad) noexcept {
+// Posts the chain `wr` one by one. Returns the error of the first receive that was not taken, which is then `bad`.
+template <class Post>
+int post_each(ibv_recv_wr* wr, ibv_recv_wr** bad, const Post& post) noexcept {
     for (; wr != nullptr; wr = wr->next) {
-        int error = static_cast<std::uint32_t>(wr->num_sge) > srq.attributes.max_sge ? EINVAL
-                    : srq.early.size() >= srq.attributes.max_wr                      ? ENOMEM
-                                                                                     : 0;
-        if (error == 0) {
-            try {
-                const auto sges = sges_of(wr->sg_list, wr->num_sge);
-                srq.early.push_back({wr->wr_id, {sges.begin(), sges.end()}});
-            } catch (const std::bad_alloc&) {
-                error = ENOMEM;
-            }
-        }
-        if (error != 0) {
+        if (const int error = post(*wr); error != 0) [[unlikely]] {
             *bad = wr;
             return error;
         }
     }
     return 0;
+}
+
+// Keeps receives until the shared receive queue has a session. The caller has the lock of `srq`.
+int keep_early(Srq& srq, ibv_recv_wr* wr, ibv_recv_wr** bad) noexcept {
+    return post_each(wr, bad, [&](const ibv_recv_wr& one) {
+        if (static_cast<std::uint32_t>(one.num_sge) > srq.attributes.max_sge) {
+            return EINVAL;
+        }
+        if (srq.early.size() >= srq.attributes.max_wr) {
+            return ENOMEM;
+        }
+        try {
+            const auto sges = sges_of(one.sg_list, one.num_sge);
+            srq.early.push_back({one.wr_id, {sges.begin(), sges.end()}});
+        } catch (const std::bad_alloc&) {
+            return ENOMEM;
+        }
+        return 0;
+    });
 }
 
 }  // namespace
@@ -255,33 +236,35 @@ int submit_inline(Cq& cq, const WorkRequest& request, std::span<const std::byte>
 
 int post_send(ibv_qp* verbs, ibv_send_wr* wr, ibv_send_wr** bad_wr) noexcept {
     Qp& qp = of(verbs);
-    Cq& cq = *qp.send_cq;
-    const std::lock_guard guard(cq.lock);
-    cq.session.hand_over();
-    return post(
-        cq, wr, bad_wr, [&](const ibv_send_wr& one, WorkRequest& to) { return make(qp, one, to); },
-        [&](const ibv_send_wr& one, const WorkRequest& request) { return submit_pieces(qp, one, request); });
+    const std::lock_guard guard(qp.send_cq->lock);
+    qp.send_cq->session.hand_over();
+    if (wr == nullptr || wr->next != nullptr) {
+        return post_chain(qp, wr, bad_wr);
+    }
+    const int error = post_one(qp, *wr);
+    if (error != 0) [[unlikely]] {
+        *bad_wr = wr;
+    }
+    return error;
 }
 
 int post_recv(ibv_qp* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
     Qp& qp = of(verbs);
-    Cq& cq = *qp.recv_cq;
-    const std::lock_guard guard(cq.lock);
-    cq.session.hand_over();
-    if (qp.cap.max_recv_wr == 0 && qp.srq == nullptr && wr != nullptr) {
-        *bad_wr = wr;
-        return ENOMEM;  // the queue pair of the daemon has room for one receive at least
-    }
-    return post(
-        cq, wr, bad_wr,
-        [&](const ibv_recv_wr& one, WorkRequest& to) {
-            to.qp = qp.handle.load(std::memory_order_relaxed);
-            to.opcode = Opcode::recv;
-            return qp.srq == nullptr ? make(one, qp.cap.max_recv_sge, to) : Made::refused;
-        },
-        [&](const ibv_recv_wr& one, const WorkRequest& request) {
-            return submit(cq, request, sges_of(one.sg_list, one.num_sge));
-        });
+    const std::lock_guard guard(qp.recv_cq->lock);
+    qp.recv_cq->session.hand_over();
+    return post_each(wr, bad_wr, [&](const ibv_recv_wr& one) {
+        if (qp.srq != nullptr || static_cast<std::uint32_t>(one.num_sge) > qp.cap.max_recv_sge) {
+            return EINVAL;
+        }
+        if (qp.cap.max_recv_wr == 0) {
+            return ENOMEM;  // the queue pair of the daemon has room for one receive at least
+        }
+        WorkRequest request;
+        request.tag = one.wr_id;
+        request.qp = qp.handle.load(std::memory_order_relaxed);
+        request.opcode = Opcode::recv;
+        return submit(*qp.recv_cq, request, sges_of(one.sg_list, one.num_sge));
+    });
 }
 
 int post_srq_recv(ibv_srq* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
@@ -295,16 +278,16 @@ int post_srq_recv(ibv_srq* verbs, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcep
     Cq& cq = *srq.cq.load(std::memory_order_acquire);
     const std::lock_guard guard(cq.lock);
     cq.session.hand_over();
-    return post(
-        cq, wr, bad_wr,
-        [&](const ibv_recv_wr& one, WorkRequest& to) {
-            to.srq = srq.queue.handle();
-            to.opcode = Opcode::srq_recv;
-            return make(one, srq.attributes.max_sge, to);
-        },
-        [&](const ibv_recv_wr& one, const WorkRequest& request) {
-            return submit(cq, request, sges_of(one.sg_list, one.num_sge));
-        });
+    return post_each(wr, bad_wr, [&](const ibv_recv_wr& one) {
+        if (static_cast<std::uint32_t>(one.num_sge) > srq.attributes.max_sge) {
+            return EINVAL;
+        }
+        WorkRequest request;
+        request.tag = one.wr_id;
+        request.srq = srq.queue.handle();
+        request.opcode = Opcode::srq_recv;
+        return submit(cq, request, sges_of(one.sg_list, one.num_sge));
+    });
 }
 
 void submit_early(Srq& srq) noexcept {
