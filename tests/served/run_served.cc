@@ -54,6 +54,7 @@ int run_beside_daemon(char** argv) {
     config.attach.own_memory.all = true;
     // The tests run in one thread, and the worker should not take its CPU while it waits.
     config.workers[0].idle = {{.policy = IdlePolicy::spin, .time = 20us}, {.policy = IdlePolicy::event}};
+    config.workers[0].cq_depth = 16384;  // for a chain of thousands
     config.log_level = LogLevel::info;
     Process daemon({"/usr/bin/setpriv", "--pdeathsig", "KILL", pollcored_path(), "--config",
                     directory.write("pollcored.toml", print_config(config)).string()},

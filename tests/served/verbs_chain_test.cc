@@ -74,7 +74,7 @@ protected:
 
 TEST_F(VerbsChain, IsPostedUpToTheRequestThatIsRefusedWhereverThatIs) {
     constexpr std::size_t kLength = 36;
-    make_pair(64);
+    ASSERT_NO_FATAL_FAILURE(make_pair(64));
     for (std::size_t wrong = 0; wrong < kLength; ++wrong) {
         make_chain(kLength);
         std::vector<ibv_sge> many(300, lists_[0]);
@@ -89,7 +89,7 @@ TEST_F(VerbsChain, IsPostedUpToTheRequestThatIsRefusedWhereverThatIs) {
 }
 
 TEST_F(VerbsChain, IsPostedAsFarAsTheQueueHasRoom) {
-    make_pair(64);
+    ASSERT_NO_FATAL_FAILURE(make_pair(64));
     ibv_qp_attr attr{};
     ibv_qp_init_attr init{};
     ASSERT_EQ(ibv_query_qp(a_, &attr, IBV_QP_CAP, &init), 0);
@@ -115,7 +115,7 @@ TEST_F(VerbsChain, OfThousandsIsPostedWhole) {
     ibv_device_attr attr{};
     ASSERT_EQ(ibv_query_device(context_, &attr), 0);
     ASSERT_GE(static_cast<std::size_t>(attr.max_qp_wr), kLength);
-    make_pair(kLength);
+    ASSERT_NO_FATAL_FAILURE(make_pair(kLength));
     make_chain(kLength);
     std::memset(memory_ + kInto, 0, 64);
     for (int i = 0; i < 64; ++i) {
