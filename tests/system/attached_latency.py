@@ -58,7 +58,7 @@ def place():
         here.config.write_text(CONFIG.format(worker=worker, directory=name))
         daemon, _ = start_daemon(here.config)
         log = []
-        reader = threading.Thread(target=lambda: log.extend(daemon.stderr))
+        reader = threading.Thread(target=lambda: log.extend(daemon.stderr), daemon=True)  # does not keep a failed test from ending
         reader.start()
         try:
             yield here

@@ -85,7 +85,8 @@ template <class Call>
     return true;
 }
 
-// A request that is `in_pieces` lacks its scatter-gather list, which does not fit into a WorkRequest, and kInline.
+// A request that is `in_pieces` has no scatter-gather list yet, because the list does not fit into a WorkRequest. Nor
+// has it kInline.
 enum class Made { whole, in_pieces, refused };
 
 // Makes the request of `wr`.
