@@ -1,5 +1,6 @@
 """Runs programs with two ends, a server and a client, with pollcore-run or natively."""
 import pathlib
+import re
 import subprocess
 import tempfile
 import time
@@ -23,18 +24,24 @@ def listens(port):
 PORT = 18700
 
 
-def pair(name, server, client, check, attempts):
-    """Runs both ends of a program. Each is a function that makes the command for a port. `check` gets the outputs."""
-    for attempt in range(attempts):
-        failure = try_pair(name, server, client, check)
+ATTEMPTS = 10  # at a race that a program may lose
+
+
+def pair(program, server, client):
+    """Runs both ends of a program."""
+    for attempt in range(ATTEMPTS):
+        failure = try_pair(program.name, server, client, program.check)
         if failure is None:
             return
-        print(f"attempt {attempt + 1} of {attempts}: {failure}")
-    fail(name)
+        print(f"{program.name}: {failure}")
+        if not program.own_race or not re.search(program.own_race, failure):
+            fail(program.name)
+    fail(f"{program.name} has lost its own race {ATTEMPTS} times")
 
 
 def try_pair(name, server, client, check):
-    """Returns what went wrong, or None."""
+    """Runs both ends, each of which is a function that makes the command for a port. Returns what went wrong, or None.
+    `check` gets the outputs."""
     global PORT
     PORT += 1
     outputs = [tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")]
@@ -73,5 +80,5 @@ def all_pairs(programs, device, socket, address, sides_of, prefix=()):
                     words = program.command(device, port, None if end == "server" else address)
                     return [*prefix, *(served(socket, words) if end in side else words)]
                 ends.append(command)
-            pair(program.name, *ends, program.check, program.attempts)
+            pair(program, *ends)
         passed(f"{program.name} ({', '.join(' and '.join(side) + ' served' for side in sides)})")

@@ -101,7 +101,8 @@ class Program:
     ends: typing.Callable  # makes a command of the words, the device, the port, and for the client the server's address
     on_rxe: tuple = ()  # which ends are served there, run by run
     on_model: bool = False
-    attempts: int = 1
+    # A pattern of what try_pair() returns when the program has lost a race of its own, which it can lose natively, too. It is then run again.
+    own_race: str = ""
     limit: str = ""  # for the table
 
     @property
@@ -167,15 +168,17 @@ ON_ALL = [
 
 CONNECTS_TWICE = ("the server has to be native: the client connects twice, and crashes if the server does not listen again in time, for which a "
                   "served one is too slow")
+LISTENS_TOO_LATE = "RDMA_CM_EVENT_REJECTED; error: 8"  # nobody listens at this port
+# The server of qperf 0.4.11 tells the client its port, and listens there only then.
+TELLS_TOO_EARLY = "unexpected event from RDMA CM: Event rejected"
 # Programs of librdmacm, which need the kernel's connection manager and so a device of the kernel.
 ON_KERNEL = [
     Program("rping -C 20 -V -v".split(), data_verified, "rdmacm-utils", rping_ends, on_rxe=ALL_WAYS),
     libfabric("-p verbs -e msg", on_rxe=ALL_WAYS),
-    # One test each: for the next one the client may connect before the server listens.
-    qperf("-cm1 -t 1 rc_rdma_write_lat", on_rxe=(BOTH,)),
-    qperf("-cm1 -t 1 ver_rc_fetch_add", on_rxe=ALL_WAYS),
-    perftest("ib_send_lat -R", on_rxe=(("client",),), attempts=8, limit=CONNECTS_TWICE),
-    perftest("ib_write_bw -R -s 4096", on_rxe=(("client",),), attempts=8, limit=CONNECTS_TWICE),
+    qperf("-cm1 -t 1 rc_rdma_write_lat", on_rxe=(BOTH,), own_race=TELLS_TOO_EARLY),
+    qperf("-cm1 -t 1 ver_rc_fetch_add", on_rxe=ALL_WAYS, own_race=TELLS_TOO_EARLY),
+    perftest("ib_send_lat -R", on_rxe=(("client",),), own_race=LISTENS_TOO_LATE, limit=CONNECTS_TWICE),
+    perftest("ib_write_bw -R -s 4096", on_rxe=(("client",),), own_race=LISTENS_TOO_LATE, limit=CONNECTS_TWICE),
 ]
 
 
