@@ -1,9 +1,12 @@
 // Connections by name.
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <exception>
+#include <map>
 #include <new>
 #include <optional>
+#include <string>
 #include <system_error>
 #include <thread>
 
@@ -288,14 +291,23 @@ private:
 class AbandonConnecting : public Call {
 public:
     void prepare(World& world) override {
+        before_ = world.runtime.things();
         listener_ = world.runtime.listen(kLongName);
         from_ = world.runtime.create_queue_pair(world.shape());
         from_.begin_connect(listener_.address(), {.timeout = kPatience});
     }
     void make(World&) override { from_ = QueuePair(); }
-    void use(World&) override { listener_ = Listener(); }
+    void use(World& world) override {
+        listener_ = Listener();
+        // The destructor only begins the end.
+        const auto deadline = std::chrono::steady_clock::now() + kPatience;
+        while (world.runtime.things() != before_ && std::chrono::steady_clock::now() < deadline) {
+            test::give_way();
+        }
+    }
 
 private:
+    std::map<std::string, std::uint64_t> before_;
     Listener listener_;
     QueuePair from_;
 };
