@@ -369,33 +369,30 @@ void garbage_slots() {
     done("done");
 }
 
-// Writes valid slots, while another thread changes words of the ring for moments. So a slot may be valid when the
-// worker checks it, and different when the worker uses it.
-void flipped_slots() {
-    attach();
-    Block block = open_session();
-    const Handle a = create_qp(block);
-    const Handle b = create_qp(block);
-    connect_pair(a, b);
-    const Region region = register_memory(65536);
-    std::thread flipper([&] {
-        for (;;) {
-            std::byte* line = slot(block, g_random());
-            const std::size_t word = g_random() % 8;
-            const std::uint64_t value = g_random() % 4 == 0 ? g_random() : 0;
-            std::uint64_t old = 0;
-            std::memcpy(&old, line + 8 * word, 8);
-            std::memcpy(line + 8 * word, &value, word == 7 ? 7 : 8);
-            std::memcpy(line + 8 * word, &old, word == 7 ? 7 : 8);
+// Makes words of the ring wrong for moments.
+void flip_words(Block& block, const std::atomic<bool>& goes_on) {
+    while (goes_on.load(std::memory_order_relaxed)) {
+        std::byte* line = slot(block, g_random());
+        const std::size_t word = g_random() % 8;
+        const std::uint64_t value = g_random() % 4 == 0 ? g_random() : 0;
+        std::uint64_t old = 0;
+        std::memcpy(&old, line + 8 * word, 8);
+        std::memcpy(line + 8 * word, &value, word == 7 ? 7 : 8);
+        if (g_random() % 16 == 0) {
+            std::this_thread::yield();  // the word stays wrong while others run
         }
-    });
-    flipper.detach();
-    while (!over()) {
+        std::memcpy(line + 8 * word, &old, word == 7 ? 7 : 8);
+    }
+}
+
+// Publishes signaled writes of 64 bytes. Returns whether the worker has refused one.
+bool publish_writes(Block& block, Handle qp, const Region& region, Clock::time_point until) {
+    bool refused = false;
+    while (Clock::now() < until) {
+        refused = take_completions(block) || refused;
         if (block.next - taken(block) >= kSlots) {
-            take_completions(block);
             continue;
         }
-        // A signaled write of 64 bytes.
         Line line{};
         put(&line[0], block.next, 8);
         put(&line[16], reinterpret_cast<std::uintptr_t>(region.data), 8);
@@ -403,11 +400,32 @@ void flipped_slots() {
         put(&line[28], region.lkey, 4);
         put(&line[32], reinterpret_cast<std::uintptr_t>(region.data) + 4096, 8);
         put(&line[48], region.rkey, 4);
-        std::memcpy(&line[56], &a, 4);
+        std::memcpy(&line[56], &qp, 4);
         line[61] = std::byte{2};
         line[62] = std::byte{1};
         publish(block, line.data());
-        take_completions(block);
+    }
+    return refused;
+}
+
+// Writes valid slots, while another thread changes words of the ring for moments. So a slot may be valid when the
+// worker checks it, and different when the worker uses it. Opens new sessions again and again, because a session gets
+// stuck when it says that it waits for an answer in a slot, and wants none. Goes on until the worker has refused a
+// slot.
+void flipped_slots() {
+    attach();
+    const Region region = register_memory(65536);
+    for (bool refused = false; !over() || !refused;) {
+        Block block = open_session();
+        const Handle a = create_qp(block);
+        const Handle b = create_qp(block);
+        connect_pair(a, b);
+        std::atomic<bool> flips{true};
+        std::thread flipper([&] { flip_words(block, flips); });
+        refused = publish_writes(block, a, region, Clock::now() + std::chrono::milliseconds(100)) || refused;
+        flips.store(false, std::memory_order_relaxed);
+        flipper.join();
+        close_session(block);
     }
     done("done");
 }
@@ -441,9 +459,7 @@ void flipped_everything() {
             }
             publish(block, garbage_request().data());
         }
-        (void)ask(kCloseSession, 8, [&](std::byte* body) { put(body, block.session, 4); });
-        ::munmap(block.data, (block.size + 4095) / 4096 * 4096);
-        ::close(block.fd);
+        close_session(block);
     }
     done("done");
 }

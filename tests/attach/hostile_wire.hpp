@@ -134,6 +134,12 @@ inline bool receive(int socket, Message& into, int timeout_ms) {
     return true;
 }
 
+inline bool is_event(const Message& message) {
+    Header header;
+    std::memcpy(&header, message.bytes.data(), std::min(sizeof(header), message.bytes.size()));
+    return header.id == 0;
+}
+
 /// Sends a request with a body of `body` bytes. The bytes that `fill` does not write are zero.
 template <class Fill>
 inline void tell(std::uint16_t kind, std::size_t body, Fill fill, const std::vector<int>& fds = {}) {
@@ -153,10 +159,12 @@ std::vector<std::byte> ask(std::uint16_t kind, std::size_t body, Fill fill, cons
     tell(kind, body, fill, fds);
     Message message;
     Message& got = answer != nullptr ? *answer : message;
-    if (!receive(g_socket, got, 10'000)) {
-        std::printf("failed: no answer to request %u\n", kind);
-        std::_Exit(1);
-    }
+    do {
+        if (!receive(g_socket, got, 10'000)) {
+            std::printf("failed: no answer to request %u\n", kind);
+            std::_Exit(1);
+        }
+    } while (is_event(got));
     std::int32_t error = 0;
     std::memcpy(&error, got.bytes.data() + sizeof(Header), sizeof(error));
     if (error != 0) {
@@ -265,6 +273,12 @@ inline Block open_session(bool events = false) {
     return block;
 }
 
+inline void close_session(Block& block) {
+    (void)ask(kCloseSession, 8, [&](std::byte* body) { put(body, block.session, 4); });
+    ::munmap(block.data, (block.size + 4095) / 4096 * 4096);
+    ::close(block.fd);
+}
+
 inline std::byte* slot(Block& block, std::uint64_t index) {
     return block.data + block.submissions + kRingHeader + index % kSlots * kLine;
 }
@@ -279,19 +293,24 @@ inline std::uint64_t taken(Block& block) {
     return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(block.data + block.submissions + kLine))
         .load(std::memory_order_acquire);
 }
-inline void take_completions(Block& block) {
-    // Takes all completions, whatever they contain.
-    const auto lap = [&](std::uint64_t index) {
-        return std::atomic_ref(*reinterpret_cast<std::uint8_t*>(block.data + block.completions + kRingHeader +
-                                                                index % kSlots * 32 + 31))
-            .load(std::memory_order_acquire);
+/// Takes all completions. Returns whether one of them says that the worker's own check has refused a request.
+inline bool take_completions(Block& block) {
+    constexpr std::uint8_t kRequestRefused = 129;
+    const auto at = [&](std::uint64_t index) {
+        return reinterpret_cast<std::uint8_t*>(block.data + block.completions + kRingHeader + index % kSlots * 32);
     };
+    const auto lap = [&](std::uint64_t index) {
+        return std::atomic_ref(at(index)[31]).load(std::memory_order_acquire);
+    };
+    bool refused = false;
     auto* released = reinterpret_cast<std::uint64_t*>(block.data + block.completions + kLine);
     std::uint64_t next = std::atomic_ref(*released).load(std::memory_order_relaxed);
     while (lap(next) == static_cast<std::uint8_t>(next / kSlots + 1)) {
+        refused = refused || at(next)[24] == kRequestRefused;
         ++next;
     }
     std::atomic_ref(*released).store(next, std::memory_order_release);
+    return refused;
 }
 
 struct Handle {
