@@ -11,8 +11,7 @@
 //  - Workers know one state for all errors. In SQE receives are flushed, too, and the way back to RTS is not served. In
 //    ERR nothing but a move is accepted.
 //  - A request whose mistake can be seen is refused when it is posted, as for an attached program: an atomic that is
-//  not
-//    of one aligned word. The device completes it in error.
+//    not of one aligned word. The device completes it in error.
 //  - A worker posts later, so what only the device can see becomes a completion with IBV_WC_LOC_QP_OP_ERR: an address
 //    handle of another protection domain. The device returns EINVAL.
 //  - A receive can serve a message only when the worker has posted it, which may be after ibv_post_recv() has returned.

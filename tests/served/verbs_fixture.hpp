@@ -4,6 +4,8 @@
 // POLLCORE_TEST_VERBS is the device's name, POLLCORE_TEST_GID the number of its GID (0).
 #pragma once
 
+#include <poll.h>
+
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -25,6 +27,12 @@ inline const char* setting(const char* name, const char* otherwise) {
 /// Whether pollcore-run has started this process.
 inline bool is_served() {
     return std::string_view(setting("LD_PRELOAD", "")).find("pollcore-verbs") != std::string::npos;
+}
+
+/// Whether something can be read from this descriptor, now or within so many milliseconds.
+inline bool is_readable(int fd, int milliseconds = 0) {
+    pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
+    return ::poll(&one, 1, milliseconds) == 1;
 }
 
 class Verbs : public testing::Test {
