@@ -12,10 +12,9 @@ import re
 import subprocess
 import sys
 import tempfile
-import threading
 
 sys.dont_write_bytecode = True
-from beside_daemon import PATIENCE, fail, passed, program
+from beside_daemon import PATIENCE, fail, passed, program, start, until
 from served_daemon import RUN, daemon_process
 from served_pairs import all_pairs
 from served_programs import BOTH, ENGINES, UCX
@@ -24,6 +23,7 @@ MPI_PROGRAM = """
 #include <mpi.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 static char buffer[1 << 20];
 static int differ(int bytes, char value) {
     int wrong = 0;
@@ -58,46 +58,45 @@ int main(int argc, char** argv) {
     for (int i = 0; i < 1000; ++i) wrong += out[i] != size * (size - 1) / 2 * 1000.0 + size * i;
     MPI_Barrier(MPI_COMM_WORLD);
     printf("rank %d of %d: %d wrong\\n", rank, size, wrong);
+    /* The queue pairs stand until the test has read their counters. */
+    while (access(argv[1], F_OK) != 0) usleep(10000);
     MPI_Finalize();
     return wrong != 0;
 }
 """
 
 
-class Carried:
-    """The most bytes that the daemon's table of processes has shown at once, while the block runs."""
+PINGPONG_BYTES = 2 * 4 * sum(4**power for power in range(11))  # of that program
 
-    def __init__(self, pid):
-        self.pid, self.bytes, self.over = pid, 0, threading.Event()
 
-    def look(self):
-        while not self.over.wait(0.1):
-            done = subprocess.run([program("pollstat"), str(self.pid), "--json"], capture_output=True, text=True)
-            if done.returncode == 0:
-                rows = json.loads(done.stdout)["tables"]["queue_pair"]
-                self.bytes = max(self.bytes, sum(row["send_bytes"] + row["receive_bytes"] for row in rows))
-
-    def __enter__(self):
-        self.thread = threading.Thread(target=self.look)
-        self.thread.start()
-        return self
-
-    def __exit__(self, *ended):
-        self.over.set()
-        self.thread.join()
+def bytes_shown(pid):
+    """The bytes in the daemon's table of queue pairs."""
+    done = subprocess.run([program("pollstat"), str(pid), "--json"], capture_output=True, text=True)
+    if done.returncode != 0:
+        fail(f"pollstat: {done.stderr}")
+    return sum(row["send_bytes"] + row["receive_bytes"] for row in json.loads(done.stdout)["tables"]["queue_pair"])
 
 
 def ranks(socket, pid, mpi_program, count):
     command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", count, "--mca", "pml", "ucx"]
     for setting in (*UCX, "UCX_NET_DEVICES=soft0:1"):
         command += ["-x", setting]
-    with Carried(pid) as carried:
-        done = subprocess.run([str(word) for word in [*command, RUN, "--socket", socket, mpi_program]], capture_output=True, text=True, timeout=PATIENCE)
-    if done.returncode != 0 or len(re.findall(r"rank \d+ of \d+: 0 wrong", done.stdout)) != count:
-        fail(f"{count} ranks: {done.returncode}: {done.stdout}{done.stderr}")
-    if carried.bytes < 1 << 20:
-        fail(f"the daemon has carried {carried.bytes} bytes only")
-    passed(f"Open MPI over UCX: {count} ranks, ping-pong and allreduce are right (the daemon has shown {carried.bytes} bytes)")
+    seen = mpi_program.parent / f"seen-{count}"
+    running = start(*command, RUN, "--socket", socket, mpi_program, seen, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    carried = 0
+
+    def has_carried():
+        nonlocal carried
+        carried = bytes_shown(pid)
+        return carried >= PINGPONG_BYTES or running.poll() is not None
+    until(f"{count} ranks: their bytes at the daemon", has_carried)
+    seen.touch()
+    said = running.communicate(timeout=PATIENCE)[0]
+    if running.returncode != 0 or len(re.findall(r"rank \d+ of \d+: 0 wrong", said)) != count:
+        fail(f"{count} ranks: {running.returncode}: {said}")
+    if carried < PINGPONG_BYTES:
+        fail(f"the daemon has carried {carried} bytes only")
+    passed(f"Open MPI over UCX: {count} ranks, ping-pong and allreduce are right (the daemon has shown {carried} bytes)")
 
 
 def main():
