@@ -409,9 +409,8 @@ bool publish_writes(Block& block, Handle qp, const Region& region, Clock::time_p
 }
 
 // Writes valid slots, while another thread changes words of the ring for moments. So a slot may be valid when the
-// worker checks it, and different when the worker uses it. Opens new sessions again and again, because a session gets
-// stuck when it says that it waits for an answer in a slot, and wants none. Goes on until the worker has refused a
-// slot.
+// worker checks it, and different when the worker uses it. Opens new sessions again and again, because wrong words can
+// bring a session to a halt, and then its worker looks at no more slots. Goes on until the worker has refused a slot.
 void flipped_slots() {
     attach();
     const Region region = register_memory(65536);
