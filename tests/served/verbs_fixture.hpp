@@ -98,6 +98,14 @@ protected:
         return qp;
     }
 
+    ibv_srq* make_srq() {
+        ibv_srq_init_attr init{};
+        init.attr = {.max_wr = 16, .max_sge = 1, .srq_limit = 0};
+        ibv_srq* const srq = ibv_create_srq(pd_, &init);
+        EXPECT_NE(srq, nullptr) << std::strerror(errno);
+        return srq;
+    }
+
     static int to_init(ibv_qp* qp) {
         ibv_qp_attr attr{};
         attr.qp_state = IBV_QPS_INIT;
@@ -178,6 +186,13 @@ protected:
         ibv_recv_wr wr{.wr_id = wr_id, .next = nullptr, .sg_list = &list, .num_sge = 1};
         ibv_recv_wr* bad = nullptr;
         return ibv_post_recv(qp, &wr, &bad);
+    }
+
+    int post_srq_recv(ibv_srq* srq, std::uint64_t wr_id, std::size_t offset, std::uint32_t length) {
+        ibv_sge list = sge(offset, length);
+        ibv_recv_wr wr{.wr_id = wr_id, .next = nullptr, .sg_list = &list, .num_sge = 1};
+        ibv_recv_wr* bad = nullptr;
+        return ibv_post_srq_recv(srq, &wr, &bad);
     }
 
     ibv_send_wr send_of(std::uint64_t wr_id, ibv_sge* list, int count, ibv_wr_opcode opcode = IBV_WR_SEND) const {

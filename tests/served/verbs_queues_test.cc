@@ -123,15 +123,10 @@ TEST_F(Verbs, AQueuePairThatIsDestroyedLeavesNoCompletions) {
 }
 
 TEST_F(Verbs, ASharedReceiveQueueTakesReceivesBeforeItHasAQueuePair) {
-    ibv_srq_init_attr init{};
-    init.attr = {.max_wr = 16, .max_sge = 1, .srq_limit = 0};
-    ibv_srq* const srq = ibv_create_srq(pd_, &init);
-    ASSERT_NE(srq, nullptr) << std::strerror(errno);
+    ibv_srq* const srq = make_srq();
+    ASSERT_NE(srq, nullptr);
     for (std::uint64_t i = 0; i < 4; ++i) {
-        ibv_sge list = sge(4096 + 64 * i, 64);
-        ibv_recv_wr wr{.wr_id = 100 + i, .next = nullptr, .sg_list = &list, .num_sge = 1};
-        ibv_recv_wr* bad = nullptr;
-        ASSERT_EQ(ibv_post_srq_recv(srq, &wr, &bad), 0);
+        ASSERT_EQ(post_srq_recv(srq, 100 + i, 4096 + 64 * i, 64), 0);
     }
     ibv_cq* const cq = make_cq();
     ibv_qp* const a = make_qp(cq, cq);
@@ -156,19 +151,14 @@ TEST_F(Verbs, ASharedReceiveQueueTakesReceivesBeforeItHasAQueuePair) {
 }
 
 TEST_F(Verbs, ALimitOfASharedReceiveQueueIsAnEvent) {
-    ibv_srq_init_attr init{};
-    init.attr = {.max_wr = 16, .max_sge = 1, .srq_limit = 0};
-    ibv_srq* const srq = ibv_create_srq(pd_, &init);
+    ibv_srq* const srq = make_srq();
     ASSERT_NE(srq, nullptr);
     ibv_cq* const cq = make_cq();
     ibv_qp* const a = make_qp(cq, cq);
     ibv_qp* const b = make_qp(cq, cq, IBV_QPT_RC, srq);
     connect(a, b);
     for (std::uint64_t i = 0; i < 4; ++i) {
-        ibv_sge list = sge(4096 + 64 * i, 64);
-        ibv_recv_wr wr{.wr_id = i, .next = nullptr, .sg_list = &list, .num_sge = 1};
-        ibv_recv_wr* bad = nullptr;
-        ASSERT_EQ(ibv_post_srq_recv(srq, &wr, &bad), 0);
+        ASSERT_EQ(post_srq_recv(srq, i, 4096 + 64 * i, 64), 0);
     }
     // When this message has arrived, the receives have come to the device, which a served program does not wait for.
     ASSERT_EQ(post_send(a, 1, 0, 8), 0);
@@ -193,9 +183,7 @@ TEST_F(Verbs, ALimitOfASharedReceiveQueueIsAnEvent) {
 }
 
 TEST_F(Verbs, ASharedReceiveQueueHasAProtectionDomainOfItsOwn) {
-    ibv_srq_init_attr init{};
-    init.attr = {.max_wr = 16, .max_sge = 1, .srq_limit = 0};
-    ibv_srq* const srq = ibv_create_srq(pd_, &init);
+    ibv_srq* const srq = make_srq();
     ASSERT_NE(srq, nullptr);
     ibv_pd* const own = pd_;
     ibv_pd* const other = ibv_alloc_pd(context_);
@@ -206,10 +194,7 @@ TEST_F(Verbs, ASharedReceiveQueueHasAProtectionDomainOfItsOwn) {
     ibv_qp* const b = make_qp(cq, cq, IBV_QPT_RC, srq);
     pd_ = own;
     connect(a, b);
-    ibv_sge list = sge(4096, 64);  // of memory in the shared receive queue's
-    ibv_recv_wr wr{.wr_id = 1, .next = nullptr, .sg_list = &list, .num_sge = 1};
-    ibv_recv_wr* bad = nullptr;
-    ASSERT_EQ(ibv_post_srq_recv(srq, &wr, &bad), 0);
+    ASSERT_EQ(post_srq_recv(srq, 1, 4096, 64), 0) << "memory in the shared receive queue's";
     ASSERT_EQ(post_send(a, 2, 0, 8), 0);
     for (const ibv_wc& wc : take(cq, 2)) {
         EXPECT_EQ(wc.status, IBV_WC_SUCCESS) << ibv_wc_status_str(wc.status);
@@ -222,9 +207,7 @@ TEST_F(Verbs, ASharedReceiveQueueHasAProtectionDomainOfItsOwn) {
 }
 
 TEST_F(Verbs, ACompletionQueueMayEndBeforeTheSharedReceiveQueue) {
-    ibv_srq_init_attr init{};
-    init.attr = {.max_wr = 16, .max_sge = 1, .srq_limit = 0};
-    ibv_srq* const srq = ibv_create_srq(pd_, &init);
+    ibv_srq* const srq = make_srq();
     ASSERT_NE(srq, nullptr);
     ibv_cq* const cq = make_cq();
     ibv_qp* const qp = make_qp(cq, cq, IBV_QPT_RC, srq);
@@ -237,9 +220,7 @@ TEST_F(Verbs, ACompletionQueueMayEndBeforeTheSharedReceiveQueue) {
 }
 
 TEST_F(Verbs, AResetIsNoError) {
-    ibv_srq_init_attr init{};
-    init.attr = {.max_wr = 16, .max_sge = 1, .srq_limit = 0};
-    ibv_srq* const srq = ibv_create_srq(pd_, &init);
+    ibv_srq* const srq = make_srq();
     ASSERT_NE(srq, nullptr);
     ibv_cq* const cq = make_cq();
     ibv_qp* const a = make_qp(cq, cq);
