@@ -168,9 +168,10 @@ std::optional<bool> RuntimeState::retired_here(Retirement& retirement) {
         log_of_qp(LogLevel::warning, with_owner(*qp),
                   "device \"{}\" did not flush its work within {} ms; the runtime completes it",
                   devices_[qp->device]->config.name, retirement.limit.count());
-    } else if (!drained) {
-        take_async_events(*devices_[qp->device]);  // one of them may say that the device is lost; then no flush comes
     }
+    // An event may say that the device is lost; then no flush comes. And the events of a queue pair that nobody has
+    // taken are lost when the queue pair is destroyed.
+    take_async_events(*devices_[qp->device]);
     return drained;
 }
 
