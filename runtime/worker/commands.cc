@@ -19,11 +19,11 @@ std::uint32_t Worker::run_commands() noexcept {
         const std::size_t n = commands_.peek(kCommandsPerStep);
         std::uint32_t done = 0;
         while (done < n && turn_.answers.room()) {
+            turn_.counters.commands.add();  // first, so that the count has every command that was answered
             run(commands_.slot(done++));
         }
         commands_.release(done);
         commands_.publish();
-        turn_.counters.commands.add(done);
         work += done;
     }
     for (std::size_t i = 0; i < closing_.size() && turn_.answers.room(); ++i) {
