@@ -187,6 +187,10 @@ TEST_F(LongCalls, OfAWorkerThatSearchesForWhatSomethingNamesNeither) {
         {
             const WorkersGoOn afterwards{watched.workers_stand};
             watched.workers_stand.store(true);
+            // The step that the worker may be in could still answer.
+            for (const std::uint64_t before = watched.stood.load(); watched.stood.load() == before;) {
+                std::this_thread::yield();
+            }
             ends = process.send(end);
             // The daemon has begun `end` before it answers this request.
             (void)process.answer<wire::AskControlCounters>(process.send(wire::AskControlCounters{}));

@@ -154,11 +154,19 @@ private:
     std::thread thread_;
 };
 
-/// A thread that calls the worker's step(), except while `stands` is true.
+/// The test's view of the platform, which itself belongs to the runtime.
+struct Watched {
+    WatchedDevice* device = nullptr;
+    std::atomic<bool> workers_stand{false};
+    std::atomic<std::uint64_t> stood{0};        ///< turns that workers have left out
+    std::atomic<std::uint64_t> longest_job{0};  ///< most device calls that a job of the control thread has made
+};
+
+/// A thread that calls the worker's step(), except while the test lets workers stand.
 class StandingWorker final : public WorkerThread {
 public:
-    StandingWorker(Worker& worker, std::atomic<bool>& stands)
-        : worker_(worker), stands_(stands), thread_([this] { loop(); }) {}
+    StandingWorker(Worker& worker, Watched& watched)
+        : worker_(worker), watched_(watched), thread_([this] { loop(); }) {}
     void stop() noexcept override { stop_.store(true); }
     void join() noexcept override { thread_.join(); }
     [[nodiscard]] int thread_id() const noexcept override { return thread_id_.load(); }
@@ -168,7 +176,10 @@ private:
         thread_id_.store(::gettid());
         worker_.own_heartbeat().start(::gettid(), cycles_now());
         while (!stop_.load()) {
-            if (stands_.load() || worker_.step(cycles_now()) == 0) {
+            if (watched_.workers_stand.load()) {
+                ++watched_.stood;
+                test::give_way();
+            } else if (worker_.step(cycles_now()) == 0) {
                 test::give_way();
             }
         }
@@ -176,17 +187,10 @@ private:
     }
 
     Worker& worker_;
-    std::atomic<bool>& stands_;
+    Watched& watched_;
     std::atomic<bool> stop_{false};
     std::atomic<int> thread_id_{0};
     std::thread thread_;
-};
-
-/// The test's view of the platform, which itself belongs to the runtime.
-struct Watched {
-    WatchedDevice* device = nullptr;
-    std::atomic<bool> workers_stand{false};
-    std::atomic<std::uint64_t> longest_job{0};  ///< most device calls that a job of the control thread has made
 };
 
 class WatchedPlatform final : public OnHostPlatform {
@@ -199,7 +203,7 @@ public:
         return device;
     }
     std::unique_ptr<WorkerThread> start_worker(const WorkerConfig&, Worker& worker) override {
-        return std::make_unique<StandingWorker>(worker, watched_.workers_stand);
+        return std::make_unique<StandingWorker>(worker, watched_);
     }
     std::unique_ptr<Executor> start_executor(const std::string& name) override {
         return name == "pollcore-ctl" ? std::make_unique<CountingExecutor>(watched_.longest_job)

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "base/thread_health.hpp"
+#include "control/kernel_place.hpp"
 #include "log_capture.hpp"
 #include "pollcore/error.hpp"
 
@@ -80,7 +81,7 @@ protected:
     void start(std::chrono::milliseconds hang_limit) {
         thread_ = std::make_unique<ControlThread>("control", std::vector<int>{}, hang_limit);
     }
-    // Makes the thread hang until go() is called. Returns when the thread hangs.
+    // Makes the thread hang until go() is called. Returns when the thread sleeps in the kernel.
     void hang() {
         std::latch hangs(1);
         thread_->post_always([this, &hangs] {
@@ -88,6 +89,9 @@ protected:
             go_.wait();
         });
         hangs.wait();
+        while (kernel_place(health().thread_id).find("futex (") == std::string::npos) {
+            std::this_thread::sleep_for(1ms);
+        }
     }
     void go() { go_.count_down(); }
 
@@ -147,12 +151,19 @@ TEST_F(ControlThreadTest, ACallThatHasBegunIsWaitedFor) {
     std::atomic<bool> returned{false};
     std::latch begun(1);
     std::thread caller([&] {
-        EXPECT_EQ(thread_->run([&] {
+        const auto call = [&] {
             begun.count_down();
             go_.wait();
             return 7;
-        }),
-                  7);
+        };
+        for (;;) {
+            try {
+                EXPECT_EQ(thread_->run(call), 7);
+                break;
+            } catch (const Error&) {
+                // The control thread did not begin in time, and never will.
+            }
+        }
         returned = true;
     });
     begun.wait();

@@ -301,9 +301,7 @@ TEST_F(LogFunctionTest, may_be_set_in_a_forked_child) {
 }
 #endif
 
-using LogFunctionDeathTest = LogFunctionTest;
-
-TEST_F(LogFunctionDeathTest, gets_the_waiting_lines_before_exit) {
+TEST(LogFunctionDeathTest, gets_the_waiting_lines_before_exit) {
     EXPECT_EXIT(
         {
             set_log_function([](const LogLine& line) {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -368,34 +369,36 @@ TEST(PollperfLoops, OnlySomeRequestsHaveACompletion) {
     EXPECT_EQ(run.path.signals, 22u);
 }
 
-TEST(PollperfLoops, SamplesAddUpToTheTimeThatPassed) {
-    LoopRun run(one_at_a_time(Op::send, 8, false));
-    std::vector<std::uint64_t> samples(20000);
+// The share of a run's time that is in its samples.
+double share_in_samples(LoopRun& run, std::size_t iterations) {
+    std::vector<std::uint64_t> samples(iterations);
     const std::uint64_t begin = stamp();
     run.loops->run(Role::both, samples);
     const std::uint64_t wall = stamp() - begin;
-    std::uint64_t sum = 0;
-    for (const std::uint64_t sample : samples) {
-        sum += sample;
-    }
-    EXPECT_LE(sum, wall);
+    const std::uint64_t sum = std::accumulate(samples.begin(), samples.end(), std::uint64_t{0});
+    return static_cast<double>(sum) / static_cast<double>(wall);
+}
+
+TEST(PollperfLoops, SamplesAddUpToTheTimeThatPassed) {
+    LoopRun run(one_at_a_time(Op::send, 8, false));
     // The samples cover the time except the first time stamp and the last completion. A preemption may stretch these
     // two.
-    EXPECT_GE(static_cast<double>(sum), 0.5 * static_cast<double>(wall));
+    double covered = 0;
+    for (int attempt = 0; attempt < 20 && covered < 0.5; ++attempt) {
+        covered = share_in_samples(run, 20000);
+        EXPECT_LE(covered, 1);
+    }
+    EXPECT_GE(covered, 0.5);
 }
 
 TEST(PollperfLoops, WithChecksTheirTimeIsInNoSample) {
-    Workload send = one_at_a_time(Op::send, 60'000, true);
-    LoopRun run(send);
-    std::vector<std::uint64_t> samples(50);
-    const std::uint64_t begin = stamp();
-    run.loops->run(Role::both, samples);
-    const auto wall = static_cast<double>(stamp() - begin);
-    std::uint64_t sum = 0;
-    for (const std::uint64_t sample : samples) {
-        sum += sample;
+    LoopRun run(one_at_a_time(Op::send, 60'000, true));
+    // Four passes over all bytes are not measured, and copies are. A preemption may stretch a sample.
+    double covered = 1;
+    for (int attempt = 0; attempt < 20 && covered >= 0.5; ++attempt) {
+        covered = share_in_samples(run, 50);
     }
-    EXPECT_LT(static_cast<double>(sum), 0.5 * wall);  // four passes over all bytes are not measured, and copies are
+    EXPECT_LT(covered, 0.5);
 }
 
 TEST(PollperfLoops, NoIterationsDoNothing) {

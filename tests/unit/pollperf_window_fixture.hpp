@@ -220,7 +220,7 @@ struct WindowRun {
     unsigned connections;
     unsigned senders;
     DevicePath path;
-    Watch watch{std::chrono::milliseconds(150)};
+    Watch watch{std::chrono::seconds(60)};
     Recorder recorder{kUnitsPerNs * 1e9, 1};
     Window<DevicePath, VirtualClock> window;
 

@@ -189,7 +189,7 @@ TEST(ThreadSampler, AThreadThatWaitsHasSwitchesAndOneThatHasEndedNoSample) {
         while (go.load() == 0) {
             std::this_thread::yield();
         }
-        for (int i = 0; i < 3; ++i) {
+        for (int i = 0; i < 6; ++i) {  // a sleep whose time is over at once is no switch
             std::this_thread::sleep_for(1ms);
         }
         go.store(2);
@@ -226,7 +226,7 @@ TEST(StallWatch, AStallGetsWhatHappenedSinceTheSampleBeforeIt) {
     std::this_thread::sleep_for(1ms);  // a wait before the sample that counts
     watch.look([] { return std::uint64_t{2000}; }, take);
     EXPECT_TRUE(found.empty());
-    for (int i = 0; i < 5; ++i) {
+    for (int i = 0; i < 10; ++i) {  // a sleep whose time is over at once is no switch
         std::this_thread::sleep_for(1ms);
     }
     log.note({.began = 2500, .cycles = 400});
