@@ -13,6 +13,7 @@
 #include <string>
 
 #include "attach/daemon_fixture.hpp"
+#include "log_capture.hpp"
 #include "patient.hpp"
 #include "pollcore/error.hpp"
 
@@ -161,7 +162,12 @@ TEST_F(DaemonTest, LeavesNobodyElseTheLastOfItsDescriptors) {
             EXPECT_EQ(error.code().value(), EMFILE) << error.what();
             ++refused;
         }
-        EXPECT_LE(open(), kLimit - kReserved + 8) << "those of one that is on its way in";
+        // Others than those of one that is on its way in are closed by a thread of their own.
+        constexpr std::size_t kMost = kLimit - kReserved + 8;
+        for (const auto until = Clock::now() + kPatience; open() > kMost && Clock::now() < until;) {
+            std::this_thread::sleep_for(1ms);
+        }
+        EXPECT_LE(open(), kMost);
     }
     EXPECT_GT(refused, 0);
     // The daemon can still read its configuration, for which it needs a descriptor.
@@ -215,14 +221,9 @@ TEST_F(DaemonTest, MakesItsSocketAnewWhenTheFileWasRemovedAndKeepsThoseWhoAreAtt
     struct stat status {};
     ASSERT_EQ(::stat(socket().c_str(), &status), 0);
     EXPECT_EQ(status.st_mode & 07777U, config_.attach.mode);
-    const std::string log = daemon.err();
-    std::size_t lines = 0;
-    for (std::size_t at = 0; (at = log.find(" was removed, and is made anew", at)) != std::string::npos; ++at) {
-        ++lines;
-    }
-    EXPECT_EQ(lines, 2U) << log;
     daemon.signal(SIGTERM);
     EXPECT_EQ(daemon.wait(), 0) << daemon.err();
+    EXPECT_EQ(occurrences(daemon.err(), " was removed, and is made anew"), 2U) << daemon.err();
     EXPECT_FALSE(std::filesystem::exists(socket()));
 }
 
@@ -251,7 +252,7 @@ TEST_F(DaemonTest, SaysOnceThatItsSocketCannotBeMadeAnewAndMakesItWhenItCan) {
     config_.attach.path = place / "attach.sock";
     Process daemon = start_daemon();
     Attachment before(test::patient({.path = socket()}));
-    std::filesystem::remove_all(place);
+    std::filesystem::rename(place, directory_.path() / "gone");
     ASSERT_TRUE(daemon.await_log("cannot be made anew yet")) << daemon.err();
     std::filesystem::create_directory(place);
     const Attachment after(test::patient({.path = socket()}));
@@ -301,7 +302,7 @@ TEST_F(DaemonTest, ServesAndEndsThoughNobodyReadsItsStderr) {
 // SIGSTOP simulates a busy machine or a debugger.
 TEST_F(DaemonTest, ThatDoesNotAnswerIsWaitedForNoLongerThanWasSaid) {
     Process daemon = start_daemon();
-    Attachment attachment({.path = socket(), .timeout = kPatience, .answer_within = 300ms});
+    Attachment attachment({.path = socket(), .timeout = kPatience, .answer_within = 3s});
     Attachment patient({.path = socket(), .timeout = kPatience, .answer_within = 10 * kPatience});
     Session before = attachment.open_session();
     daemon.halt();

@@ -168,8 +168,9 @@ TEST_P(HostileTest, HurtsNobodyAndItIsInTheLog) {
     // A new process can attach.
     {
         Process innocent = start("attached-load", {"load", socket(), "1"});
-        while (innocent.out().find("running") == std::string::npos) {
-            ASSERT_LT(Clock::now(), until) << innocent.out() << daemon.err();
+        for (const auto running_until = Clock::now() + kPatience;
+             innocent.out().find("running") == std::string::npos;) {
+            ASSERT_LT(Clock::now(), running_until) << innocent.out() << daemon.err();
             std::this_thread::sleep_for(2ms);
         }
     }

@@ -104,11 +104,15 @@ protected:
             test::give_way();
         }
     }
-    /// Returns after the control thread has slept many times and the worker has made many steps.
+    /// Returns after the control thread has slept and the worker has made steps, many times in turn, so that each has
+    /// seen what the other has done.
     void let_them_look() {
-        const std::uint64_t looks = clock.looks();
-        const std::uint64_t steps = runtime.worker_counters(0).steps.value();
-        until([&] { return clock.looks() >= looks + 50 && runtime.worker_counters(0).steps.value() >= steps + 50; });
+        for (int turn = 0; turn < 25; ++turn) {
+            const std::uint64_t looks = clock.looks();
+            until([&] { return clock.looks() >= looks + 2; });
+            const std::uint64_t steps = runtime.worker_counters(0).steps.value();
+            until([&] { return runtime.worker_counters(0).steps.value() >= steps + 2; });
+        }
     }
     static bool over(const std::future<bool>& end) { return end.wait_for(0s) == std::future_status::ready; }
     /// `end` cuts short two queue pairs that have work in flight. It must do so when the time limit is over, and not
