@@ -101,6 +101,7 @@ TEST_P(HostileVerbs, HurtsOnlyItself) {
     config_.devices[0].name = "soft0";
     config_.attach.own_memory.all = true;
     config_.workers[0].idle = IdlePolicy::spin;
+    config_.drain_timeout = 20s;  // the daemon is slow, because strace traces its worker
     Process daemon = start_daemon();
     Witness one(socket());
     Witness other(socket());
@@ -149,15 +150,18 @@ TEST_P(HostileVerbs, HurtsOnlyItself) {
     };
     const std::uint64_t writes = count("write(");
     const auto events_since = [&] { return looker.control_counters().async_events.value() - events; };
-    // The control thread takes them a little later.
+    // The control thread takes them a little later. An event that nobody has taken when its queue pair is destroyed is
+    // dropped.
+    constexpr std::uint64_t kDropped = 4;
     for (const auto until = Clock::now() + kPatience;
-         kCallsCount && !GetParam().has_events && events_since() < writes && Clock::now() < until;) {
+         kCallsCount && !GetParam().has_events && events_since() + kDropped < writes && Clock::now() < until;) {
         std::this_thread::sleep_for(1ms);
     }
     const std::uint64_t raised = events_since();
     if (kCallsCount) {
-        EXPECT_TRUE(GetParam().has_events || writes <= raised) << writes << " events were signalled";
-        EXPECT_LE(count("futex("), 4 * raised);
+        EXPECT_TRUE(GetParam().has_events || writes <= raised + kDropped)
+            << writes << " events were signalled, and " << raised << " taken";
+        EXPECT_LE(count("futex("), 4 * (raised + kDropped));
         for (const std::string& call : calls) {
             EXPECT_TRUE(call.starts_with("write(") || call.starts_with("futex(") || call.starts_with("sched_yield(") ||
                         (GetParam().has_events && call.starts_with("sendto(")) ||

@@ -59,8 +59,8 @@ int run_beside_daemon(char** argv) {
     Process daemon({"/usr/bin/setpriv", "--pdeathsig", "KILL", pollcored_path(), "--config",
                     directory.write("pollcored.toml", print_config(config)).string()},
                    {}, directory.path());
-    while (!std::filesystem::is_socket(config.attach.path)) {
-        if (daemon.wait(2ms)) {
+    while (!daemon.await_log("ready:", 2ms)) {
+        if (daemon.wait(0ms)) {
             std::printf("pollcored has ended: %s\n", daemon.err().c_str());
             return 1;
         }

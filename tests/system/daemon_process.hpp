@@ -38,7 +38,7 @@ namespace pollcore::test {
 using namespace std::chrono_literals;
 
 // Long enough for a machine that is busy with a build at the same time. A test that passes never waits that long.
-inline constexpr auto kPatience = 30s;
+inline constexpr auto kPatience = 120s;
 
 /// Returns the path of the daemon under test: $POLLCORED if that is set, otherwise the daemon of this program's build.
 inline std::string pollcored_path() {
