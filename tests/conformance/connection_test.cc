@@ -17,7 +17,7 @@ protected:
             answer(*request);
         });
         try {
-            std::vector<std::byte> reply = a.connect(listener.address(), options);
+            std::vector<std::byte> reply = a.connect(listener.address(), patient(options));
             answered.get();
             return reply;
         } catch (...) {
@@ -36,7 +36,7 @@ TEST_F(Connections, CarryPrivateDataBothWaysAndThenMessages) {
         connect_while(listener, {.private_data = bytes("from the caller")}, [&](ConnectionRequest& request) {
             EXPECT_EQ(request.private_data(), bytes("from the caller"));
             EXPECT_FALSE(request.peer().empty());
-            request.accept(b, {.private_data = bytes("from the listener")});
+            request.accept(b, patient({.private_data = bytes("from the listener")}));
         });
     EXPECT_EQ(reply, bytes("from the listener"));
     submit(send(2, 32));
@@ -54,7 +54,7 @@ TEST_F(Connections, AnEmptyPrivateDataArrivesEmpty) {
     Listener listener = runtime.listen(listen_address());
     const auto reply = connect_while(listener, {}, [&](ConnectionRequest& request) {
         EXPECT_TRUE(request.private_data().empty());
-        request.accept(b);
+        request.accept(b, patient());
     });
     EXPECT_TRUE(reply.empty());
 }
@@ -75,7 +75,7 @@ TEST_F(Connections, CarryExactlyTheUsersBytesInTheRawForm) {
     const auto reply = connect_while(listener, raw, [&](ConnectionRequest& request) {
         EXPECT_EQ(request.private_data(), bytes(longest));
         EXPECT_EQ(request.flow(), FlowControl::off);
-        request.accept(b, {.private_data = bytes("answer")});
+        request.accept(b, patient({.private_data = bytes("answer")}));
     });
     EXPECT_EQ(reply, padded("answer", kRawReplyPrivateDataMax));
     Exercised::get().note("connections", "raw private data");
@@ -84,7 +84,7 @@ TEST_F(Connections, CarryExactlyTheUsersBytesInTheRawForm) {
 TEST_F(Connections, OfTheRawFormAreRejectedWithRawBytes) {
     a = runtime.create_queue_pair(shape());
     Listener listener = runtime.listen(listen_address(), "", PrivateDataForm::raw);
-    a.begin_connect(listener.address(), {.private_data = bytes("ask"), .form = PrivateDataForm::raw});
+    a.begin_connect(listener.address(), patient({.private_data = bytes("ask"), .form = PrivateDataForm::raw}));
     std::optional<ConnectionRequest> request = listener.next_request(kPatience);
     ASSERT_TRUE(request.has_value());
     EXPECT_EQ(request->private_data(), padded("ask", kRawRequestPrivateDataMax));
@@ -107,7 +107,7 @@ TEST_F(Connections, OfTwoFormsShowTheHeaderAndThePadding) {
     const auto reply = connect_while(raw, {.private_data = bytes("x")}, [&](ConnectionRequest& request) {
         ASSERT_EQ(request.private_data().size(), kRawRequestPrivateDataMax);
         EXPECT_EQ(request.private_data()[kPrivateDataHeader], bytes("x")[0]) << "behind the caller's header";
-        request.accept(b, {.private_data = bytes("plain")});
+        request.accept(b, patient({.private_data = bytes("plain")}));
     });
     EXPECT_EQ(reply, padded("plain", kRawReplyPrivateDataMax)) << "without a header nothing is cut off";
 }
@@ -116,7 +116,7 @@ TEST_F(Connections, WithFlowControlHaveNoRawForm) {
     a = runtime.create_queue_pair(shape(FlowControl::credits));
     Listener listener = runtime.listen(listen_address(), "", PrivateDataForm::raw);
     try {
-        a.connect(listener.address(), {.form = PrivateDataForm::raw});
+        a.connect(listener.address(), patient({.form = PrivateDataForm::raw}));
         FAIL() << "was connected";
     } catch (const Error& error) {
         EXPECT_EQ(error.code(), std::errc::invalid_argument) << error.what();
@@ -158,7 +158,7 @@ TEST_F(Connections, ARejectedOneSaysSoAndMayTryAgain) {
     } catch (const Error& error) {
         EXPECT_EQ(error.code(), std::errc::connection_refused) << error.what();
     }
-    connect_while(listener, {}, [&](ConnectionRequest& request) { request.accept(b); });
+    connect_while(listener, {}, [&](ConnectionRequest& request) { request.accept(b, patient()); });
     EXPECT_EQ(session.state(a.handle()), QpState::ready);
 }
 
@@ -198,7 +198,7 @@ TEST_F(Connections, ADisconnectFlushesBothSides) {
     a = runtime.create_queue_pair(shape());
     b = runtime.create_queue_pair(shape());
     Listener listener = runtime.listen(listen_address());
-    connect_while(listener, {}, [&](ConnectionRequest& request) { request.accept(b); });
+    connect_while(listener, {}, [&](ConnectionRequest& request) { request.accept(b, patient()); });
     submit(recv(1, 64));
     a.disconnect();
     EXPECT_EQ(await_one().status, Status::wr_flush_err);
@@ -213,7 +213,7 @@ TEST_F(Connections, ClosingOneSideTellsTheOther) {
     a = runtime.create_queue_pair(shape());
     b = runtime.create_queue_pair(shape());
     Listener listener = runtime.listen(listen_address());
-    connect_while(listener, {}, [&](ConnectionRequest& request) { request.accept(b); });
+    connect_while(listener, {}, [&](ConnectionRequest& request) { request.accept(b, patient()); });
     EXPECT_TRUE(a.close());
     until([&] { return b.disconnected(); });
 }

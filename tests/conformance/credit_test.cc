@@ -266,14 +266,15 @@ TEST_F(Credits, AreAgreedByAddressToo) {
     make_ends(FlowControl::credits);
     const std::vector<std::byte> word(kRequestPrivateDataMax - kPrivateDataFlow, std::byte{7});
     std::vector<std::byte> answer;
-    std::thread caller([&] { answer = a.connect(listener.address(), {.path = kNoRetries, .private_data = word}); });
+    std::thread caller(
+        [&] { answer = a.connect(listener.address(), patient({.path = kNoRetries, .private_data = word})); });
     std::optional<ConnectionRequest> request = listener.next_request(kPatience);
     ASSERT_TRUE(request.has_value());
     EXPECT_EQ(request->flow(), FlowControl::credits);
     EXPECT_EQ(std::vector(request->private_data().begin(),
                           request->private_data().begin() + static_cast<std::ptrdiff_t>(word.size())),
               word);
-    request->accept(b, {.path = kNoRetries, .private_data = {std::byte{9}}});
+    request->accept(b, patient({.path = kNoRetries, .private_data = {std::byte{9}}}));
     caller.join();
     ASSERT_GE(answer.size(), 1u);
     EXPECT_EQ(answer[0], std::byte{9});
@@ -296,7 +297,7 @@ TEST_F(Credits, ByAddressAreRefusedWhereThePeerHasNone) {
         std::string said;
         std::thread calling([&] {
             try {
-                caller.connect(listener.address());
+                caller.connect(listener.address(), patient());
             } catch (const Error& error) {
                 said = error.what();
             }

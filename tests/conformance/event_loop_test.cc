@@ -51,8 +51,8 @@ protected:
         }
     }
     void connect_by_events(Listener& listener) {
-        a.begin_connect(listener.address());
-        await_request(listener).begin_accept(b);
+        a.begin_connect(listener.address(), patient());
+        await_request(listener).begin_accept(b, patient());
         (void)await_event_of(a, EventType::established);
         EXPECT_EQ(session.state(a.handle()), QpState::ready);
     }
@@ -71,11 +71,11 @@ private:
 TEST_F(EventLoops, OneThreadConnectsAndAccepts) {
     Listener listener = runtime.listen(listen_address());
     submit(recv(1, 64));
-    a.begin_connect(listener.address(), {.private_data = bytes("from the caller")});
+    a.begin_connect(listener.address(), patient({.private_data = bytes("from the caller")}));
     EXPECT_THROW(a.begin_connect(listener.address()), Error) << "one operation at a time";
     ConnectionRequest request = await_request(listener);
     EXPECT_EQ(request.private_data(), bytes("from the caller"));
-    request.begin_accept(b, {.private_data = bytes("from the listener")});
+    request.begin_accept(b, patient({.private_data = bytes("from the listener")}));
 
     EXPECT_EQ(await_event_of(a, EventType::established).private_data, bytes("from the listener"));
     EXPECT_EQ(await_event_of(b, EventType::established).private_data, bytes(""));
@@ -100,7 +100,7 @@ TEST_F(EventLoops, ADisconnectIsToldToBothSides) {
 
 TEST_F(EventLoops, ARejectionIsToldAndTheNextAttemptSucceeds) {
     Listener listener = runtime.listen(listen_address());
-    a.begin_connect(listener.address());
+    a.begin_connect(listener.address(), patient());
     await_request(listener).reject(bytes("no"));
     const Event event = await_event_of(a, EventType::connect_failed);
     EXPECT_EQ(event.error, ECONNREFUSED) << event.text;
@@ -228,7 +228,7 @@ TEST_F(EventLoops, AResetWaitsForNoAttemptToConnect) {
 
 TEST_F(EventLoops, AnErrorIsToldAfterAnAttemptThatFailed) {
     Listener listener = runtime.listen(listen_address());
-    a.begin_connect(listener.address());
+    a.begin_connect(listener.address(), patient());
     await_request(listener).reject();
     (void)await_event_of(a, EventType::connect_failed);
     connect_by_events(listener);

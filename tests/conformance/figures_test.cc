@@ -23,6 +23,7 @@ protected:
 
     /// What the statistics say of all that happened before this call.
     [[nodiscard]] Snapshot now() {
+        (void)runtime.open_session();  // the worker counts after it has delivered, and before it answers this call
         Snapshot first = runtime.statistics();
         if (attached_tests()) {
             return first;  // it was made for this call

@@ -255,9 +255,9 @@ TEST_F(Reset, AConnectionByAddressIsEndedAndMadeAgain) {
         std::future<void> accepted = std::async(std::launch::async, [&] {
             std::optional<ConnectionRequest> request = listener.next_request(kPatience);
             ASSERT_TRUE(request.has_value());
-            request->accept(b);
+            request->accept(b, patient());
         });
-        a.connect(listener.address());
+        a.connect(listener.address(), patient());
         accepted.get();
         expect_traffic(100 * life);
         EXPECT_TRUE(a.reset());

@@ -128,7 +128,7 @@ TEST_F(WriteRings, KeepEverySenderAtTheReadersPace) {
     EXPECT_EQ(rnrs(), before);
     EXPECT_GT(runtime.worker_counters(0).waits_for_credit.value(), 0u);
     EXPECT_EQ(runtime.worker_counters(0).flow_faults.value(), 0u);
-    EXPECT_EQ(ring.counters().delivered.value(), 3000u);
+    until([&] { return ring.counters().delivered.value() == 3000; });  // the worker counts after it has delivered
 }
 
 TEST_F(WriteRings, CarryMessagesWhoseSignalsAreCoalesced) {
@@ -136,7 +136,7 @@ TEST_F(WriteRings, CarryMessagesWhoseSignalsAreCoalesced) {
     connect_with_ring();
     stream(1000, true);
     EXPECT_EQ(runtime.worker_counters(0).flow_faults.value(), 0u);
-    EXPECT_EQ(ring.counters().delivered.value(), 1000u);
+    until([&] { return ring.counters().delivered.value() == 1000; });
 }
 
 TEST_F(WriteRings, GiveRoomBackInAnyOrder) {
@@ -148,7 +148,7 @@ TEST_F(WriteRings, GiveRoomBackInAnyOrder) {
         held.push_back(hear());
         EXPECT_EQ(await_one().tag, i);
     }
-    EXPECT_EQ(ring.held().size(), 30u);
+    until([&] { return ring.held().size() == 30; });  // the worker counts after it has delivered
     EXPECT_EQ(ring.held().front().later, 29u);
     submit(send(100, 1000));
     for (std::size_t i = 29; i > 0; --i) {
@@ -299,11 +299,11 @@ TEST_F(WriteRings, AreAgreedByAddressToo) {
     Listener listener = runtime.listen(listen_address());
     a = runtime.create_queue_pair(with_ring(session, nullptr));
     b = runtime.create_queue_pair(with_ring(reader, &ring));
-    std::thread caller([&] { (void)a.connect(listener.address()); });
+    std::thread caller([&] { (void)a.connect(listener.address(), patient()); });
     std::optional<ConnectionRequest> request = listener.next_request(kPatience);
     ASSERT_TRUE(request.has_value());
     EXPECT_EQ(request->flow(), FlowControl::ring);
-    request->accept(b);
+    request->accept(b, patient());
     caller.join();
     stream(300, true);
 }

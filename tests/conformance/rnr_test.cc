@@ -102,7 +102,7 @@ TEST_F(ReceiverNotReady, WhenRetriesAreUsedUpAllThatFollowsIsFlushedAndNewWorkIs
 }
 
 TEST_F(ReceiverNotReady, AReceiveThatComesBeforeTheLastRetrySavesTheSend) {
-    connect_pair(shape(), {.rnr_retry = 6, .min_rnr_timer = 20});  // 10.24 ms
+    connect_pair(shape(), {.rnr_retry = 6, .min_rnr_timer = 28});  // 163.84 ms
     const RnrCounts before = runtime.rnr_counts().value();
     submit(send(1, 8));
     const RnrCounts after = device_counts_from(before.received + 1);

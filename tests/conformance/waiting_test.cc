@@ -12,6 +12,7 @@
 #include "base/cpu_pause.hpp"
 #include "base/unique_fd.hpp"
 #include "fixture.hpp"
+#include "thread_calls.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -54,8 +55,8 @@ protected:
         b = runtime.create_queue_pair(there);
         const QpInfo info_a = a.info();
         const QpInfo info_b = b.info();
-        a.connect(info_b);
-        b.connect(info_a);
+        a.connect(info_b, kPath);
+        b.connect(info_a, kPath);
     }
     [[nodiscard]] std::uint64_t sleeps(std::size_t worker) { return runtime.worker_counters(worker).sleeps.value(); }
     [[nodiscard]] bool asleep(std::size_t worker) { return runtime.worker_counters(worker).asleep.value() != 0; }
@@ -87,6 +88,8 @@ protected:
     // A worker may be woken long before its thread runs. A worker that has answered a command has also taken all
     // earlier wake-ups.
     void await_heard(const char* worker) { runtime.open_session({.worker = worker}).close(); }
+    // A message may find that the other worker has not yet posted the receive.
+    static constexpr PathAttributes kPath{.rnr_retry = 7};
     static constexpr auto kStretch = 500ms;  // long enough for anything that happens from time to time
     // Takes long enough for anything that must happen soon.
     static void pass_time() { std::this_thread::sleep_for(TestDevice::get().is_rxe() ? 300ms : 50ms); }
@@ -133,6 +136,7 @@ TEST_F(Waiting, AWorkerSleepsUntilSomethingIsSubmitted) {
 TEST_F(Waiting, AWorkerSleepsUntilAMessageComes) {
     for (std::uint64_t tag = 1; tag <= 20; ++tag) {
         submit(far, recv(tag, 64));
+        await_heard("w1");  // otherwise one wake-up could be for the receive and for the message
         await_asleep();
         const std::uint64_t events = runtime.worker_counters(1).cq_events.value();
         submit(near, send(tag, 32));
@@ -273,6 +277,9 @@ TEST_F(Waiting, AnIdleWorkerWithManyQueuePairsTakesNoStep) {
 TEST_F(Waiting, AnIdleWorkersThreadIsNotWokenInThisProcess) {
     add_idle_queue_pairs(100);
     await_asleep();
+    for (std::size_t worker = 0; worker < 2; ++worker) {  // it says that it sleeps a moment before it does
+        until([&] { return test::state_of(runtime.worker_thread_id(worker)) == 'S'; });
+    }
     const auto switches = [&](std::size_t worker) { return times_given_away(runtime.worker_thread_id(worker)); };
     const std::array before{switches(0), switches(1)};
     std::this_thread::sleep_for(kStretch);
@@ -323,8 +330,8 @@ TEST_F(Waiting, NoWakeUpIsLostInARace) {
     QueuePair d = runtime.create_queue_pair(there);
     const QpInfo info_c = c.info();
     const QpInfo info_d = d.info();
-    c.connect(info_d);
-    d.connect(info_c);
+    c.connect(info_d, kPath);
+    d.connect(info_c, kPath);
 
     constexpr auto kLost = kPatience;
     std::atomic<bool> stop{false};

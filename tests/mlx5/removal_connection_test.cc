@@ -70,7 +70,7 @@ TEST_F(Removal, EndsConnectionsAndListeners) {
     Listener listener = runtime.listen(unplugged.address + ":0", "net0");
     QueuePair caller = runtime.create_queue_pair(shape("net0"));
     QueuePair called = runtime.create_queue_pair(shape("net0"));
-    std::thread connecting([&] { caller.connect(listener.address()); });
+    std::thread connecting([&] { caller.connect(listener.address(), {.timeout = kPatience}); });
     std::optional<ConnectionRequest> request = listener.next_request(kPatience);
     ASSERT_TRUE(request.has_value());
     request->accept(called);
@@ -104,7 +104,8 @@ TEST_F(Removal, OfTheCalledSideIsTheEndForItsCaller) {
     Listener listener = runtime.listen(unplugged.address + ":0", "net0");
     QueuePair caller = runtime.create_queue_pair(shape("net1"));
     QueuePair called = runtime.create_queue_pair(shape("net0"));
-    std::thread connecting([&] { caller.connect(listener.address(), {.path = {.timeout = 8, .retry_count = 2}}); });
+    std::thread connecting(
+        [&] { caller.connect(listener.address(), {.path = {.timeout = 8, .retry_count = 2}, .timeout = kPatience}); });
     std::optional<ConnectionRequest> request = listener.next_request(kPatience);
     ASSERT_TRUE(request.has_value());
     request->accept(called);

@@ -152,17 +152,24 @@ protected:
 };
 
 TEST_F(Port, ThatComesBackInTimeUnderTrafficLosesNothing) {
-    connect_pair(shape(), {.timeout = 12, .retry_count = 7});
+    connect_pair(shape(), {.timeout = 14, .retry_count = 7});
+    const Counter& completed = runtime.worker_counters(0).completions;
     std::atomic<bool> stop = false;
+    std::uint64_t outages = 0;
     std::thread flapping([&] {
-        while (!stop) {
+        for (; !stop; ++outages) {
             Model::set_port("mlx5_0", false);
             std::this_thread::sleep_for(std::chrono::milliseconds(2));
+            const std::uint64_t before = completed.value();
             Model::set_port("mlx5_0", true);
+            // Eight outages, one at each try of a request, would end the connection.
+            while (!stop && completed.value() == before) {
+                test::give_way();
+            }
             std::this_thread::sleep_for(std::chrono::milliseconds(10));
         }
     });
-    // A request that finds the port down is repeated 16 ms later.
+    // A request that finds the port down is repeated 67 ms later.
     expect_carried_out_once(8, [] {});
     for (std::uint64_t tag = 0; told(EventType::port_active) < 20; ++tag) {
         submit(rdma(Opcode::rdma_write, tag, 8));
@@ -172,6 +179,7 @@ TEST_F(Port, ThatComesBackInTimeUnderTrafficLosesNothing) {
     }
     stop = true;
     flapping.join();
+    until([&] { return told(EventType::port_active) == outages; });
     expect_event(EventType::port_err);
     expect_event(EventType::port_active);
     expect_everything_accounted();

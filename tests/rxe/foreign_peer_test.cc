@@ -115,7 +115,7 @@ TEST_F(ForeignPeer, CallsAndSeesTheDisconnect) {
         EXPECT_EQ(request->private_data(), padded(asks, kRawRequestPrivateDataMax));
         EXPECT_TRUE(request->peer().starts_with(far_ + ":")) << request->peer();
         EXPECT_EQ(request->max_dest_rd_atomic(), 1);
-        request->accept(a, {.private_data = answers});
+        request->accept(a, patient({.private_data = answers}));
         expect_said("established " + hex(padded(answers, kRawReplyPrivateDataMax)));
         talk();
         a.disconnect();
@@ -134,7 +134,7 @@ TEST_F(ForeignPeer, CallsAndDisconnects) {
     std::optional<ConnectionRequest> request = listener.next_request(kPatience);
     ASSERT_TRUE(request.has_value()) << peer_->err();
     EXPECT_EQ(request->private_data(), padded(asks, kRawRequestPrivateDataMax));
-    request->accept(a, {.private_data = asks});
+    request->accept(a, patient({.private_data = asks}));
     expect_said("established " + hex(padded(asks, kRawReplyPrivateDataMax)));
     talk();
     EXPECT_EQ(event_of(EventType::disconnected).qp, a.handle());
@@ -167,7 +167,7 @@ TEST_F(ForeignPeer, IsCalledAndDisconnects) {
     std::copy(kPrivateDataMagic.begin(), kPrivateDataMagic.end(), answers.begin());
     start({"serve", far_, "7493", hex(answers), "leave"});
     expect_said("listening");
-    const Bytes reply = a.connect(far_ + ":7493", {.private_data = asks, .form = PrivateDataForm::raw});
+    const Bytes reply = a.connect(far_ + ":7493", patient({.private_data = asks, .form = PrivateDataForm::raw}));
     EXPECT_EQ(reply, answers);
     expect_said("request " + hex(asks));
     talk();
@@ -182,7 +182,7 @@ TEST_F(ForeignPeer, IsCalledAndSeesTheDisconnect) {
     const Bytes answers = data(3, 9);
     start({"serve", far_, "7494", hex(answers), "stay"});
     expect_said("listening");
-    a.begin_connect(far_ + ":7494", {.private_data = data(2, 10), .form = PrivateDataForm::raw});
+    a.begin_connect(far_ + ":7494", patient({.private_data = data(2, 10), .form = PrivateDataForm::raw}));
     const Event established = event_of(EventType::established);
     EXPECT_EQ(established.qp, a.handle());
     EXPECT_EQ(established.private_data, padded(answers, kRawReplyPrivateDataMax));
@@ -200,7 +200,7 @@ TEST_F(ForeignPeer, RejectsWithBytesThatArriveAsTheyAre) {
         const Bytes reason = data(length, 11);
         start({"refuse", far_, "7495", hex(reason)});
         expect_said("listening");
-        a.begin_connect(far_ + ":7495", {.private_data = data(4, 12), .form = PrivateDataForm::raw});
+        a.begin_connect(far_ + ":7495", patient({.private_data = data(4, 12), .form = PrivateDataForm::raw}));
         const Event failed = event_of(EventType::connect_failed);
         EXPECT_EQ(failed.qp, a.handle());
         EXPECT_EQ(failed.private_data, padded(reason, kRawRejectPrivateDataMax));
@@ -211,7 +211,7 @@ TEST_F(ForeignPeer, RejectsWithBytesThatArriveAsTheyAre) {
     start({"refuse", far_, "7496", hex(bytes("not today"))});
     expect_said("listening");
     try {
-        a.connect(far_ + ":7496", {.form = PrivateDataForm::raw});
+        a.connect(far_ + ":7496", patient({.form = PrivateDataForm::raw}));
         FAIL() << "was connected";
     } catch (const Error& error) {
         EXPECT_EQ(error.code(), std::errc::connection_refused) << error.what();

@@ -162,8 +162,13 @@ TEST_F(RdmaCmTest, ARequestThatIsGivenUpIsFoundByLooking) {
     const ConnectionId waits = call();
     const ConnectionId lives = request().connection;
     client_.connector().forget(given_up);
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    server_.connector().look_for_withdrawn_requests();
+    // The kernel gets the rejection a little later.
+    for (const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+         server_.events.empty() && std::chrono::steady_clock::now() < until;) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        server_.connector().look_for_withdrawn_requests();
+        server_.pump();
+    }
     expect(server_, Kind::withdrawn, asked);
     server_.connector().forget(asked);
     server_.connector().look_for_withdrawn_requests();
