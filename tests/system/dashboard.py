@@ -87,9 +87,9 @@ def evaluates(programs):
     until("Prometheus has read the metrics several times",
           lambda: (found := ask("query", query=f'count_over_time(pollcore_up{{runtime="{RUNTIME}"}}[1m])')) and len(found["result"]) == 2 and
           all(int(one["value"][1]) >= 5 for one in found["result"]))
-    targets = ask("targets")["activeTargets"]
-    if [one["lastError"] for one in targets] != ["", ""]:
-        fail(f"Prometheus reads the metrics with errors: {[one['lastError'] for one in targets]}")
+    # A read that takes longer than the interval is an error, too, so on a busy machine there may be one now and then.
+    until("Prometheus reads the metrics without errors",
+          lambda: [one["lastError"] for one in ask("targets")["activeTargets"]] == ["", ""])
     with_queries, of_variables = panels()
     for query in of_variables:
         selector, label = re.fullmatch(r"label_values\((.+), (\w+)\)", query).groups()

@@ -19,7 +19,7 @@ one_worker near "$POLLCORE_RXE_DEVICE" 1
 step='rping calls'
 "$rping_peer" "$work/near.toml" serve "$POLLCORE_RXE_ADDRESS:7490" "$pings" >"$work/serve.out" 2>&1 &
 server=$!
-within 10 grep -q listening "$work/serve.out"
+within 120 grep -q listening "$work/serve.out"
 timeout 60 rping -c -a "$POLLCORE_RXE_ADDRESS" -p 7490 -C "$pings" -V -v >"$work/rping-c.out" 2>&1 || [[ $? -ne 124 ]]
 wait "$server"
 server=''

@@ -25,7 +25,6 @@ Config config(const char* idle) {
     config.workers.push_back({.name = "worker0", .core = static_cast<std::uint32_t>(last_cpu())});
     config.workers[0].idle =
         std::string(idle) == "event" ? IdleLadder(IdlePolicy::event) : IdleLadder(IdlePolicy::yield);
-    config.hang_limit = 100ms;
     config.log_level = LogLevel::error;
     return config;
 }
@@ -59,7 +58,9 @@ TEST(HealthTest, AWorkerThatSpinsWorksAndOneThatSleepsIsAsleep) {
 }
 
 TEST(HealthTest, AnswersWhileTheControlThreadHangsAndCallsFailInTime) {
-    RuntimeState runtime(config("yield"), host_platform());
+    Config hasty = config("yield");
+    hasty.hang_limit = 3s;
+    RuntimeState runtime(hasty, host_platform());
     std::latch hangs(1);
     std::latch go(1);
     runtime.post([&] {

@@ -14,7 +14,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 sys.dont_write_bytecode = True
 from beside_daemon import BUILD, PATIENCE, fail, passed, program, start, start_daemon, until
@@ -85,6 +84,15 @@ def process_of(rank):
     return until(f"rank {rank}", look)
 
 
+def until_measuring(daemon, ranks):
+    """Waits until all ranks have attached to the daemon and sent something."""
+    def all_measure():
+        shown = subprocess.run([str(program("pollstat")), str(daemon.pid), "--json"], stdout=subprocess.PIPE, text=True)
+        processes = json.loads(shown.stdout)["tables"]["process"] if shown.returncode == 0 else []
+        return len(processes) == ranks and all(one["sends"] for one in processes)
+    until(f"{ranks} ranks measure", all_measure)
+
+
 def check_matrix(what, matrix, ranks, measured=True):
     expect(f"the rows of {what}", len(matrix), ranks if measured else 0)
     for row, column in itertools.product(range(len(matrix)), repeat=2):
@@ -141,7 +149,7 @@ def check_table(text, ranks):
 
 def measures_all(directory, place, ranks):
     json_file, report, csv_file = directory / "mesh.json", directory / "mesh.html", directory / "mesh.csv"
-    text = run(job(ranks, *place, "-D", "50ms", "--json", json_file, "--report", report, "--csv", csv_file))
+    text = run(job(ranks, *place, "-D", "100ms", "--json", json_file, "--report", report, "--csv", csv_file))
     check_table(text, ranks)
     document = json.loads(json_file.read_text())
     check_document(document, ranks)
@@ -161,11 +169,11 @@ def measures_all(directory, place, ranks):
 def by_options(directory, place):
     file = directory / "options.json"
     for op in ("read", "send", "write-imm"):
-        run(job(3, *place, "-D", "20ms", "-n", "500", "-o", op, "-s", "4KiB", "--serial", "--incast-to", "1", "--outlier", "0.5", "--json", file))
+        run(job(3, *place, "-D", "100ms", "-n", "500", "-o", op, "-s", "4KiB", "--serial", "--incast-to", "1", "--outlier", "0.5", "--json", file))
         check_document(json.loads(file.read_text()), 3, targets=[1], share=0.5)
-    run(job(3, *place, "-D", "20ms", "--wait", "event", "--json", file))
+    run(job(3, *place, "-D", "100ms", "--wait", "event", "--json", file))
     check_document(json.loads(file.read_text()), 3)
-    text = run(job(2, *place, "-D", "20ms", "--only", "bandwidth,all-to-all", "--json", file))
+    text = run(job(2, *place, "-D", "100ms", "--only", "bandwidth,all-to-all", "--json", file))
     document = json.loads(file.read_text())
     check_matrix("latency", document["latency_ns"], 2, measured=False)
     check_matrix("bandwidth", document["bandwidth_bytes_per_s"], 2)
@@ -174,12 +182,12 @@ def by_options(directory, place):
     passed("read, send and write-imm; by iterations, serially, to one receiver, by sleeping threads, and only parts")
 
 
-def failing_rank_ends_all(directory, place):
+def failing_rank_ends_all(directory, place, daemon):
     for what, wanted in ((signal.SIGKILL, "signal 9"), (signal.SIGTERM, "signal 15")):
         mesh = start(*job(4, *place, "-D", "5s"), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         others = [process_of(rank) for rank in (0, 1, 3)]
         pid = process_of(2)
-        time.sleep(2)  # the ranks measure
+        until_measuring(daemon, 4)
         os.kill(pid, what)
         try:
             said = mesh.communicate(timeout=LIMIT)
@@ -189,9 +197,9 @@ def failing_rank_ends_all(directory, place):
             fail(f"with a killed rank, the job returned {mesh.returncode}: {said}")
         until("the end of all ranks", lambda: not any(pathlib.Path(f"/proc/{one}").exists() for one in others))
     # A rank that hangs: the ranks that wait for it give up, and say so.
-    mesh = start(*job(3, *place, "-D", "1s", "--only", "latency", "--timeout", "1s"), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    mesh = start(*job(3, *place, "-D", "10s", "--only", "latency", "--timeout", "1s"), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     pid = process_of(1)
-    time.sleep(2)
+    until_measuring(daemon, 3)
     os.kill(pid, signal.SIGSTOP)
     try:
         said = mesh.communicate(timeout=LIMIT)
@@ -205,12 +213,11 @@ def failing_rank_ends_all(directory, place):
     if "pollperf-mesh: each rank" not in said or "nobody.sock" not in said:
         fail(f"without a daemon: {said}")
     # Daemon and ranks part in the middle.
-    daemon, socket = another_daemon(directory)
+    other, socket = another_daemon(directory)
     mesh = start(*job(2, "--config", directory / "other.toml", "--attach", socket, "-D", "5s"), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    process_of(1)
-    time.sleep(2)
-    daemon.kill()
-    daemon.wait()
+    until_measuring(other, 2)
+    other.kill()
+    other.wait()
     try:
         said = mesh.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:
@@ -261,7 +268,7 @@ def on_software_device():
         measures_all(directory, place, 8)
         by_options(directory, place)
         wrong_options(directory, place)
-        failing_rank_ends_all(directory, place)
+        failing_rank_ends_all(directory, place, daemon)
         daemon.terminate()
         expect("the exit code of the daemon", daemon.wait(PATIENCE), 0)
 

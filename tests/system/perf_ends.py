@@ -184,7 +184,7 @@ def one_after_the_other(ends):
             _, error = client.communicate(timeout=PATIENCE)
             demand(client.returncode == 0, "both clients measure", error)
     with ends.serving("--clients", 2) as server:
-        clients = [ends.begin("lat", *ends.paths[0], "-D", "2s") for _ in range(2)]
+        clients = [ends.begin("lat", *ends.paths[0], "-D", "8s") for _ in range(2)]
         until("two clients are served at once", lambda: server.says().count("serves") == 2 and "has left" not in server.says())
         for client in clients:
             _, error = client.communicate(timeout=PATIENCE)

@@ -3,7 +3,7 @@
 //
 //   plain_peer [--bind ADDRESS] ADDRESS PORT echo COUNT SIZE_MAX  messages of 0 to SIZE_MAX bytes, there and back
 //   plain_peer [--bind ADDRESS] ADDRESS PORT too-long SIZE        one message that is too long for the service
-//   plain_peer [--bind ADDRESS] ADDRESS PORT stall COUNT          sends, takes no answers, waits to be disconnected
+//   plain_peer [--bind ADDRESS] ADDRESS PORT stall COUNT          sends, takes one answer, waits to be disconnected
 //
 // Exit codes: 0 all as expected; 1 not as expected, with the reason on stderr; 2 usage.
 #include <arpa/inet.h>
@@ -168,11 +168,13 @@ void too_long(Connection& connection, std::uint32_t size) {
 }
 
 void stall(Connection& connection, std::uint32_t count) {
+    connection.post_receive();  // for the first of them; that it comes back says that the service has begun with them
     connection.connect();
     for (std::uint32_t i = 0; i < count; ++i) {
         connection.send(1, nullptr);
         require(connection.sent().status == IBV_WC_SUCCESS, "a send failed");
     }
+    require(connection.received().status == IBV_WC_SUCCESS, "nothing came back");
     std::puts("stalled");
     std::fflush(stdout);
     connection.await_disconnect();

@@ -123,8 +123,11 @@ def lists(daemon):
         fail(f"the worker is {worker}")
     if [one["name"] for one in daemon.listed("devices")] != ["soft0"] or [one["name"] for one in daemon.listed("services")] != ["echo"]:
         fail("the device or the service is not listed")
-    of_first = [one for one in daemon.listed("queue-pairs") if one["process"] == number]
-    if len(of_first) != 2 or {one["state"] for one in of_first} != {"RTS"} or {one["type"] for one in of_first} != {"RC"}:
+    def connected(process):
+        pairs = [one for one in daemon.listed("queue-pairs") if one["process"] == process]
+        return {one["state"] for one in pairs} == {"RTS"} and pairs
+    of_first = until("its queue pairs are connected", lambda: connected(number))
+    if len(of_first) != 2 or {one["type"] for one in of_first} != {"RC"}:
         fail(f"the queue pairs are {of_first}")
     if [one["address"] for one in daemon.listed("listeners") if one["process"] == 0] != ["echo"]:
         fail(f"the listeners are {daemon.listed('listeners')}")

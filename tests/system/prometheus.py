@@ -127,7 +127,6 @@ def serves_each(programs, daemon):
 
 def withstands(port):
     """Hostile segments beside the runtime's, and hostile clients."""
-    before = metrics(port)
     made = []
     try:
         for name, content in hostile_segments().items():
@@ -140,9 +139,8 @@ def withstands(port):
 
         def bad(samples, reason):
             return value(samples, "pollcore_exporter_unreadable_segments", reason=reason)
-        samples = until("the bad segments are counted", lambda: (now := metrics(port)) and bad(now, "version") > bad(before, "version") and now)
-        if bad(samples, "damaged") < bad(before, "damaged") + 8:
-            fail(f"of 8 damaged segments {bad(samples, 'damaged') - bad(before, 'damaged')} are counted")
+        samples = until("the bad segments are counted, 8 of them damaged",
+                        lambda: (now := metrics(port)) and bad(now, "version") >= 1 and bad(now, "damaged") >= 8 and now)
         if value(samples, "pollcore_up", runtime=RUNTIME) != 1 or not value(samples, "pollcore_worker_steps_total", runtime=RUNTIME, worker="worker0"):
             fail("the runtime is missing beside bad segments")
         evil = [dict(labels) for name, labels in samples if name == "pollcore_worker_steps_total" and r"evil" in dict(labels)["runtime"]]

@@ -69,6 +69,7 @@ public:
             say({});
         }
         fmt::print("served {} pings\n", pings);
+        std::fflush(stdout);
     }
 
     void call(const std::string& address, unsigned pings) {
@@ -87,6 +88,7 @@ public:
             }
         }
         fmt::print("called with {} pings\n", pings);
+        std::fflush(stdout);
     }
 
 private:

@@ -117,8 +117,12 @@ def says(symptom, daemon, number=None):
 
 
 def number_of_process(daemon):
-    listed = subprocess.run([program("pollctl"), "--socket", daemon.control, "--json", "list", "processes"], stdout=subprocess.PIPE, text=True, check=True)
-    return int(re.search(r'"process":\s*(\d+)', listed.stdout)[1])
+    """The daemon's number of the only attached process."""
+    def only():
+        listed = subprocess.run([program("pollctl"), "--socket", daemon.control, "--json", "list", "processes"], stdout=subprocess.PIPE, text=True, check=True)
+        numbers = re.findall(r'"process":\s*(\d+)', listed.stdout)
+        return int(numbers[0]) if len(numbers) == 1 else None  # one that was killed may still be there
+    return until("only one process is attached", only)
 
 
 def dies(symptom, daemon, _):

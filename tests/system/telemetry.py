@@ -72,10 +72,17 @@ def stop(daemon):
 
 class Client:
     def __init__(self, path):
+        # EAL hangs up if it still has threads for ten clients, of which some may have left.
+        self.info = json.loads(until("a client is served", lambda: self.connect(path)))
+
+    def connect(self, path):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.connect(str(path))  # waits: EAL lets only one client wait to be accepted
         self.socket.settimeout(PATIENCE)
-        self.info = json.loads(self.socket.recv(ANSWER_MAX))
+        try:
+            return self.socket.recv(ANSWER_MAX)
+        except ConnectionResetError:
+            return b""
 
     def ask(self, command):
         """The answer to a command, which is below a key of its name."""
@@ -152,7 +159,7 @@ def attached(client, directory):
         fail("there is a process already")
     traffic = subprocess.Popen([ATTACHED_LOAD, "survive", directory / "attach.sock"], stdout=subprocess.DEVNULL)
     queue_pairs = until("queue pairs", lambda: client.ask("/pollcore/queue_pairs")["queue_pair"])
-    number = client.ask("/pollcore/processes")["process"][0]
+    number = until("the process", lambda: client.ask("/pollcore/processes")["process"])[0]
     process = client.ask(f"/pollcore/process,{number}")
     if process["pid"] != traffic.pid or not process["bytes"] or r'\"attached-load\"' not in process["name"]:  # as pollstat shows quotes
         fail(f"the process is {process}")
