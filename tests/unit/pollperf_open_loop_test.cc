@@ -165,12 +165,14 @@ TEST(PollperfOpenLoop, ARefusedRequestIsPostedLaterAndCountsOnce) {
 
 TEST(PollperfOpenLoop, AQueueThatStaysFullEndsWithAnError) {
     OpenRun run(open_workload(kDeep), 2);
+    run.give_up_soon();
     run.path.takes = [](std::uint32_t) { return 0u; };
     EXPECT_THROW((void)run.open(false), MeasurementError);
 }
 
 TEST(PollperfOpenLoop, ADeviceThatNeverAnswersEndsWithAnError) {
     OpenRun run(open_workload(64), 2);
+    run.give_up_soon();
     run.path.stall_to = ~std::uint64_t{0};
     try {
         (void)run.open(true);

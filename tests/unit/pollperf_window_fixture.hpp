@@ -231,6 +231,8 @@ struct WindowRun {
           path(EndLayout(given.size, given.verify ? given.tx_depth : 1, receives, given.transport), n),
           window(begun(), workload, watch, senders, VirtualClock{&path.time}) {}
 
+    /// For a test in which nothing comes any more.
+    void give_up_soon() { watch = Watch(std::chrono::milliseconds(150)); }
     Done operations(std::uint64_t n) { return window.run({.operations = n}, recorder); }
     Done milliseconds(std::uint64_t ms) { return window.run({.time = std::chrono::milliseconds(ms)}, recorder); }
     std::string failure(std::uint64_t n) {

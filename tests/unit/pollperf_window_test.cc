@@ -412,23 +412,22 @@ TEST(PollperfWindow, WhatDoesNotArriveIsNotWaitedForForEver) {
 // ---- stalls ----
 
 TEST(PollperfWindow, AStallEndsWithAnError) {
-    const Watch soon(std::chrono::milliseconds(150));
     {
         WindowRun run(many(Op::write, 16), 2);
-        run.watch = soon;
+        run.give_up_soon();
         run.path.stall_to = ~std::uint64_t{0};
         EXPECT_EQ(run.failure(200), "end 0 waits for the completion of its request");
     }
     {
         // The time ends, and what is in flight does not.
         WindowRun run(many(Op::write, 16));
-        run.watch = soon;
+        run.give_up_soon();
         run.path.stall_to = ~std::uint64_t{0};
         EXPECT_THROW((void)run.milliseconds(1), MeasurementError);
     }
     {
         WindowRun run(many(Op::write, 16), 2);
-        run.watch = soon;
+        run.give_up_soon();
         run.path.takes = [](std::uint32_t) { return 0u; };
         EXPECT_THROW((void)run.operations(1), MeasurementError);
     }
