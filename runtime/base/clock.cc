@@ -1,5 +1,6 @@
 #include "base/clock.hpp"
 
+#include <algorithm>
 #include <thread>
 
 namespace pollcore {
@@ -7,10 +8,9 @@ namespace {
 
 double measure() {
     using Clock = std::chrono::steady_clock;
-    // Takes the shortest of three measurements, because a preemption between two readings falsifies the rate. A
-    // preemption makes the span longer, because the span begins before its cycles and ends after them.
+    // The time span encloses the cycles, so a preemption between the two readings at either end lowers the rate. The
+    // highest of three is nearest to the truth.
     double best = 0;
-    auto narrowest = std::chrono::nanoseconds::max();
     for (int i = 0; i < 3; ++i) {
         const auto t0 = Clock::now();
         const std::uint64_t c0 = cycles_now();
@@ -18,10 +18,7 @@ double measure() {
         const std::uint64_t c1 = cycles_now();
         const auto t1 = Clock::now();
         const auto span = std::chrono::duration_cast<std::chrono::nanoseconds>(t1 - t0);
-        if (span < narrowest) {
-            narrowest = span;
-            best = static_cast<double>(c1 - c0) / static_cast<double>(span.count());
-        }
+        best = std::max(best, static_cast<double>(c1 - c0) / static_cast<double>(span.count()));
     }
     return best;
 }

@@ -69,6 +69,9 @@ bool RuntimeState::close_qp_here(QpHandle handle, std::chrono::steady_clock::tim
 }
 
 void RuntimeState::end_retired_here(QpHandle handle, bool drained) {
+    if (const QpSlot* qp = find_qp(handle); qp != nullptr) {
+        take_async_events(*devices_[qp->device]);  // events that still wait when their queue pair is destroyed are lost
+    }
     QpSlot* qp = find_qp(handle);
     if (qp == nullptr) {
         return;  // an event has ended the queue pair meanwhile
@@ -168,10 +171,9 @@ std::optional<bool> RuntimeState::retired_here(Retirement& retirement) {
         log_of_qp(LogLevel::warning, with_owner(*qp),
                   "device \"{}\" did not flush its work within {} ms; the runtime completes it",
                   devices_[qp->device]->config.name, retirement.limit.count());
+    } else if (!drained) {
+        take_async_events(*devices_[qp->device]);  // one of them may say that the device is lost; then no flush comes
     }
-    // An event may say that the device is lost; then no flush comes. And the events of a queue pair that nobody has
-    // taken are lost when the queue pair is destroyed.
-    take_async_events(*devices_[qp->device]);
     return drained;
 }
 
