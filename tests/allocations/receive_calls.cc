@@ -164,7 +164,7 @@ public:
         while (receives.value() < posted && std::chrono::steady_clock::now() < deadline) {
             test::give_way();
         }
-        world.expect_traffic();  // the worker rings for what it has taken before it takes more
+        world.expect_traffic();  // now the worker has told the device of the receives
     }
     void make(World&) override {
         srq_.arm_limit(4);

@@ -508,7 +508,7 @@ TEST_F(AttachTest, ConnectionsThatSayNothingKeepOutNobodyElse) {
     // A raw system call changes the user of this thread only; the C library's setresuid() would change all threads.
     std::thread([&] {
         ASSERT_EQ(::syscall(SYS_setresuid, -1, 65534, -1), 0);
-        for (int i = 0; i < 40; ++i) {  // a user has 32 places
+        for (int i = 0; i < 40; ++i) {  // more than kStrangersOfOneUser
             try {
                 silent.push_back(wire::connect_to(config.path));
             } catch (const Error&) {

@@ -264,7 +264,7 @@ int run_survive(const std::string& path) {
     Attachment daemon(test::patient({.path = path, .name = "survive"}));
     {
         Survivor before(daemon);
-        while (before.accepted() < 100) {
+        while (before.accepted() < 100 && !daemon.lost()) {
             before.turn();
         }
         say("running");
@@ -284,8 +284,11 @@ int run_survive(const std::string& path) {
     daemon.reattach(30s);
     Survivor after(daemon);
     const auto until = Clock::now() + 200ms;
-    while (Clock::now() < until || after.accepted() < 100) {
+    while ((Clock::now() < until || after.accepted() < 100) && !daemon.lost()) {
         after.turn();
+    }
+    if (daemon.lost()) {
+        fail("the daemon to which it attached again is gone");
     }
     say("again");
     return 0;

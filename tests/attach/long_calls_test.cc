@@ -188,7 +188,9 @@ TEST_F(LongCalls, OfAWorkerThatSearchesForWhatSomethingNamesNeither) {
             const WorkersGoOn afterwards{watched.workers_stand};
             watched.workers_stand.store(true);
             // The step that the worker may be in could still answer.
+            const auto until = std::chrono::steady_clock::now() + kPatience;
             for (const std::uint64_t before = watched.stood.load(); watched.stood.load() == before;) {
+                ASSERT_LT(std::chrono::steady_clock::now(), until) << "the worker does not stand";
                 std::this_thread::yield();
             }
             ends = process.send(end);

@@ -222,9 +222,10 @@ TEST_F(OwnMemoryTest, AfterTheDaemonsDeathNoWriteReachesIt) {
     pid_t spawned = 0;
     const char* const arguments[] = {"/bin/sleep", "60", nullptr};
     ASSERT_EQ(::posix_spawn(&spawned, arguments[0], nullptr, nullptr, const_cast<char* const*>(arguments), environ), 0);
+    // The kernel closes the descriptors before it gives the process its new name.
     const std::filesystem::path process = "/proc/" + std::to_string(spawned);
     for (const auto until = Clock::now() + kPatience; read_file(process / "comm") != "sleep\n";) {
-        ASSERT_LT(Clock::now(), until) << "the kernel closes its descriptors before it gives it its name";
+        ASSERT_LT(Clock::now(), until) << "sleep(1) does not run";
         std::this_thread::sleep_for(1ms);
     }
     for (const auto& entry : std::filesystem::directory_iterator(process / "fd")) {

@@ -88,7 +88,7 @@ protected:
     // A worker may be woken long before its thread runs. A worker that has answered a command has also taken all
     // earlier wake-ups.
     void await_heard(const char* worker) { runtime.open_session({.worker = worker}).close(); }
-    // A message may find that the other worker has not yet posted the receive.
+    // Retries without limit, because a message may come before the other worker has posted the receive.
     static constexpr PathAttributes kPath{.rnr_retry = 7};
     static constexpr auto kStretch = 500ms;  // long enough for anything that happens from time to time
     // Takes long enough for anything that must happen soon.
@@ -277,7 +277,7 @@ TEST_F(Waiting, AnIdleWorkerWithManyQueuePairsTakesNoStep) {
 TEST_F(Waiting, AnIdleWorkersThreadIsNotWokenInThisProcess) {
     add_idle_queue_pairs(100);
     await_asleep();
-    for (std::size_t worker = 0; worker < 2; ++worker) {  // it says that it sleeps a moment before it does
+    for (std::size_t worker = 0; worker < 2; ++worker) {  // a worker sets `asleep` shortly before its thread sleeps
         until([&] { return test::state_of(runtime.worker_thread_id(worker)) == 'S'; });
     }
     const auto switches = [&](std::size_t worker) { return times_given_away(runtime.worker_thread_id(worker)); };

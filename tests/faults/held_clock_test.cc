@@ -107,7 +107,7 @@ protected:
     /// Returns after the control thread has slept and the worker has made steps, many times in turn, so that each has
     /// seen what the other has done.
     void let_them_look() {
-        for (int turn = 0; turn < 25; ++turn) {
+        for (int turn = 0; turn < 25 && !HasFatalFailure(); ++turn) {
             const std::uint64_t looks = clock.looks();
             until([&] { return clock.looks() >= looks + 2; });
             const std::uint64_t steps = runtime.worker_counters(0).steps.value();

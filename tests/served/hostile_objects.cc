@@ -78,33 +78,46 @@ char* pages(std::size_t bytes) {
     return all == MAP_FAILED ? nullptr : static_cast<char*>(all);
 }
 
+namespace {
+
+/// The previous program's objects count towards the user's limit until the daemon has ended them. So this repeats the
+/// call for two seconds while the limit is reached.
+template <class Create>
+auto once_there_is_room(Create create) {
+    auto* made = create();
+    for (int turn = 0; turn < 2000 && made == nullptr && errno == EDQUOT; ++turn) {
+        (void)::usleep(1000);
+        made = create();
+    }
+    return made;
+}
+
+}  // namespace
+
 Objects make() {
     Objects all;
     all.context = open_device();
     if (all.context == nullptr) {
         fail("there is no device");
     }
-    all.pd = ibv_alloc_pd(all.context);
-    all.cq = ibv_create_cq(all.context, 4 * kDepth, nullptr, nullptr, 0);
+    all.pd = once_there_is_room([&] { return ibv_alloc_pd(all.context); });
+    all.cq = once_there_is_room([&] { return ibv_create_cq(all.context, 4 * kDepth, nullptr, nullptr, 0); });
     all.memory = pages(kBytes);
     if (all.pd == nullptr || all.cq == nullptr || ibv_query_gid(all.context, 1, 0, &all.gid) != 0 ||
-        (all.mr = register_all(all)) == nullptr) {
+        (all.mr = once_there_is_room([&] { return register_all(all); })) == nullptr) {
         fail("the first objects cannot be made");
     }
     ibv_srq_init_attr srq{};
     srq.attr = {.max_wr = kDepth, .max_sge = 1, .srq_limit = 0};
-    all.srq = ibv_create_srq(all.pd, &srq);
-    all.a = make_qp(all, IBV_QPT_RC);
-    all.b = make_qp(all, IBV_QPT_RC);
-    // The daemon may still be ending the objects of the program before this one, which counts for the user's limit.
-    while ((all.datagrams = make_qp(all, IBV_QPT_UD, all.srq)) == nullptr && errno == EDQUOT) {
-        (void)::usleep(1000);
-    }
+    all.srq = once_there_is_room([&] { return ibv_create_srq(all.pd, &srq); });
+    all.a = once_there_is_room([&] { return make_qp(all, IBV_QPT_RC); });
+    all.b = once_there_is_room([&] { return make_qp(all, IBV_QPT_RC); });
+    all.datagrams = once_there_is_room([&] { return make_qp(all, IBV_QPT_UD, all.srq); });
     ibv_ah_attr way{};
     way.is_global = 1;
     way.grh.dgid = all.gid;
     way.port_num = 1;
-    all.ah = ibv_create_ah(all.pd, &way);
+    all.ah = once_there_is_room([&] { return ibv_create_ah(all.pd, &way); });
     if (all.srq == nullptr || all.a == nullptr || all.b == nullptr || all.datagrams == nullptr || all.ah == nullptr ||
         advance(all, all.a, all.b->qp_num) != 0 || advance(all, all.b, all.a->qp_num) != 0 ||
         advance(all, all.datagrams, 0) != 0) {

@@ -149,7 +149,7 @@ expect_code 0
 await_log 'stopped'
 passed
 
-# Starts a peer that sends and takes nothing back.
+# Starts a peer that sends and takes one answer back.
 stall() {
     plain stall 4 >"$work/stalled" &
     peer=$!
@@ -160,7 +160,7 @@ stall() {
     done
 }
 
-step='a peer that takes nothing is cut short by drain_timeout, told so, and the exit code is 3'
+step='a peer that takes nothing more is cut short by drain_timeout, told so, and the exit code is 3'
 start 500ms
 stall
 kill -TERM "$daemon"

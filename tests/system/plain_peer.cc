@@ -168,7 +168,7 @@ void too_long(Connection& connection, std::uint32_t size) {
 }
 
 void stall(Connection& connection, std::uint32_t count) {
-    connection.post_receive();  // for the first of them; that it comes back says that the service has begun with them
+    connection.post_receive();  // for the first answer; when it arrives, the service has begun to answer
     connection.connect();
     for (std::uint32_t i = 0; i < count; ++i) {
         connection.send(1, nullptr);

@@ -89,7 +89,9 @@ protected:
             go_.wait();
         });
         hangs.wait();
-        while (kernel_place(health().thread_id).find("futex (") == std::string::npos) {
+        for (const auto until = std::chrono::steady_clock::now() + 60s;
+             kernel_place(health().thread_id).find("futex (") == std::string::npos;) {
+            ASSERT_LT(std::chrono::steady_clock::now(), until) << kernel_place(health().thread_id);
             std::this_thread::sleep_for(1ms);
         }
     }
@@ -161,7 +163,7 @@ TEST_F(ControlThreadTest, ACallThatHasBegunIsWaitedFor) {
                 EXPECT_EQ(thread_->run(call), 7);
                 break;
             } catch (const Error&) {
-                // The control thread did not begin in time, and never will.
+                // The control thread did not begin this call in time, and will not run it. Try again.
             }
         }
         returned = true;

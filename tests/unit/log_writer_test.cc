@@ -182,7 +182,7 @@ TEST_F(LogWriterTest, writes_in_its_end_what_waits) {
     {
         const LogWriter writer;
         logged = log_until_lost(1);
-        // Fewer lines wait than are written in the second that the end has, and more than the pipe takes.
+        // More lines wait than the pipe takes, and so few that they are written within LogWriter::kPatience.
         while (static_cast<int>(lines.size()) < logged - 200) {
             lines.push_back(next_line());
         }

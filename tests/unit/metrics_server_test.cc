@@ -147,7 +147,7 @@ TEST_F(MetricsServerTest, GarbageIsRefusedAndHarmsNobody) {
 }
 
 TEST_F(MetricsServerTest, ASlowClientBlocksNobodyAndIsCutOff) {
-    start({.connections = 64, .connection_life = 3s});
+    start({.connections = 64, .connection_life = 1s});
     const UniqueFd slow = connect();
     say(slow, "GET /metrics HTTP/1.1\r\nX: ");
     const auto began = std::chrono::steady_clock::now();

@@ -143,7 +143,7 @@ TEST(PollperfNoiseWatch, SleepsOfApplicationAndWorkerAreCountedApart) {
         id = this_thread_id();
         id.notify_one();
         phase.wait(0);
-        for (int i = 0; i < 10; ++i) {  // a sleep whose time is over at once is no switch
+        for (int i = 0; i < 10; ++i) {  // a sleep that ends before the thread leaves its CPU causes no switch
             ::usleep(1000);
         }
         phase = 2;
@@ -170,9 +170,11 @@ TEST(PollperfNoiseWatch, SleepsOfApplicationAndWorkerAreCountedApart) {
     EXPECT_GE(found.worker->voluntary, 5u);
     EXPECT_LT(found.worker->voluntary, 20u);
     // The kernel takes a thread out of /proc a little after the join.
-    while (watch.end().worker) {
+    for (const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+         watch.end().worker && std::chrono::steady_clock::now() < until;) {
         std::this_thread::yield();
     }
+    EXPECT_FALSE(watch.end().worker);
 }
 
 TEST(PollperfNoiseWatch, AThreadThatIsMovedToAnotherCpuHasMigrated) {

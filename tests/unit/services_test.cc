@@ -205,7 +205,8 @@ protected:
     [[nodiscard]] std::unique_ptr<Peer> peer(std::uint32_t depth = 8, std::uint32_t length = 512) {
         return std::make_unique<Peer>(*runtime_, depth, length);
     }
-    /// Connects to "echo0", which frees the place of a peer that has left a little later. Returns whether it did.
+    /// Connects to "echo0". Tries again and again, because the service frees the place of a peer a little after the
+    /// peer has left. Returns whether it succeeded.
     [[nodiscard]] static bool connects(Peer& peer) {
         return eventually([&] {
             try {

@@ -189,7 +189,7 @@ TEST(ThreadSampler, AThreadThatWaitsHasSwitchesAndOneThatHasEndedNoSample) {
         while (go.load() == 0) {
             std::this_thread::yield();
         }
-        for (int i = 0; i < 6; ++i) {  // a sleep whose time is over at once is no switch
+        for (int i = 0; i < 6; ++i) {  // a sleep that ends before the thread leaves its CPU causes no switch
             std::this_thread::sleep_for(1ms);
         }
         go.store(2);
@@ -212,9 +212,11 @@ TEST(ThreadSampler, AThreadThatWaitsHasSwitchesAndOneThatHasEndedNoSample) {
     ASSERT_TRUE(before && after);
     EXPECT_GE(after->since(*before).voluntary_switches, 3u);
     // A join ends with set_tid_address(2)'s wakeup, and the kernel takes the thread out of /proc a little later.
-    while (sampler.sample(ThreadSampler::Cpu::again)) {
+    for (const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+         sampler.sample(ThreadSampler::Cpu::again) && std::chrono::steady_clock::now() < until;) {
         std::this_thread::yield();
     }
+    EXPECT_FALSE(sampler.sample(ThreadSampler::Cpu::again));
 }
 
 TEST(StallWatch, AStallGetsWhatHappenedSinceTheSampleBeforeIt) {
@@ -226,7 +228,7 @@ TEST(StallWatch, AStallGetsWhatHappenedSinceTheSampleBeforeIt) {
     std::this_thread::sleep_for(1ms);  // a wait before the sample that counts
     watch.look([] { return std::uint64_t{2000}; }, take);
     EXPECT_TRUE(found.empty());
-    for (int i = 0; i < 10; ++i) {  // a sleep whose time is over at once is no switch
+    for (int i = 0; i < 10; ++i) {  // a sleep that ends before the thread leaves its CPU causes no switch
         std::this_thread::sleep_for(1ms);
     }
     log.note({.began = 2500, .cycles = 400});
