@@ -1,5 +1,6 @@
 // Tests how long the runtime waits for a device, on a clock that the test moves. In some tests the device completes
 // nothing. In another test the device is late to report that a queue pair takes no more receives.
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <future>
@@ -24,14 +25,20 @@ using namespace std::chrono_literals;
 constexpr std::chrono::milliseconds kLimit = 300ms;
 constexpr std::chrono::seconds kPatience{20};
 
-// Delays the event LAST_WQE_REACHED until the control thread has looked for events kLooks times. Records the order of
-// these events and of the moves of queue pairs with an SRQ to RESET.
+// Delays the event LAST_WQE_REACHED until the control thread has looked for events kLooks times, or, after
+// keep_until(), until a worker has got some commands. Records the order of these events and of the moves of queue pairs
+// with an SRQ to RESET.
 class LateDevice final : public SoftDevice {
 public:
     using SoftDevice::SoftDevice;
 
+    void keep_until(const Counter& worker_commands, std::uint64_t commands) {
+        commands_ = commands;
+        worker_commands_ = &worker_commands;
+    }
     std::optional<ibv_async_event> next_async_event() override {
-        if (held_ && ++looks_ >= kLooks) {
+        const Counter* const counter = worker_commands_;
+        if (held_ && (counter == nullptr ? ++looks_ >= kLooks : counter->value() >= commands_)) {
             history += "said ";
             return std::exchange(held_, std::nullopt);
         }
@@ -56,6 +63,8 @@ private:
     static constexpr int kLooks = 5;
     std::optional<ibv_async_event> held_;
     int looks_ = 0;
+    std::atomic<const Counter*> worker_commands_ = nullptr;
+    std::uint64_t commands_ = 0;
 };
 
 class HeldClockTest : public ::testing::Test {
@@ -180,6 +189,27 @@ TEST_F(HeldClockTest, EachLifeOfAQueuePairWaitsForItsOwnLastReceive) {
         expected += "said reset ";
     }
     EXPECT_EQ(device->history, expected);
+}
+
+// The device says it when the runtime waits for it no longer, and the worker takes the queue pair out of service.
+TEST_F(HeldClockTest, ALastReceiveThatIsSaidLateIsToldBeforeTheQueuePairEnds) {
+    SharedReceiveQueue srq = runtime.create_shared_receive_queue({.session = &session});
+    connect_pair(&srq);
+    const QpHandle handle = b.handle();
+    const Counter& commands = runtime.worker_counters(0).commands;
+    device->keep_until(commands, commands.value() + 3);  // after those that park and unpark the queue pair
+    std::future<bool> closed = std::async(std::launch::async, [&] { return b.close(); });
+    let_them_look();
+    EXPECT_FALSE(over(closed));
+    clock.advance(30ms);  // the runtime waits for it for 20 ms
+    EXPECT_TRUE(closed.get());
+    EXPECT_EQ(device->history, "said ");
+    std::optional<Event> event;
+    do {
+        event = runtime.next_event(kPatience);
+    } while (event && event->type != EventType::qp_last_wqe_reached);
+    ASSERT_TRUE(event);
+    EXPECT_EQ(event->qp, handle);
 }
 
 }  // namespace
