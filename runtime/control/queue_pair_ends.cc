@@ -69,7 +69,7 @@ bool RuntimeState::close_qp_here(QpHandle handle, std::chrono::steady_clock::tim
 }
 
 void RuntimeState::end_retired_here(QpHandle handle, bool drained) {
-    if (const QpSlot* qp = find_qp(handle); qp != nullptr) {
+    if (const QpSlot* qp = find_qp(handle); qp != nullptr && qp->qp != nullptr) {
         take_async_events(*devices_[qp->device]);  // events that still wait when their queue pair is destroyed are lost
     }
     QpSlot* qp = find_qp(handle);
