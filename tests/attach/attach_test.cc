@@ -32,6 +32,7 @@
 #include "attach/packet_socket.hpp"
 #include "attach/wire.hpp"
 #include "base/unique_fd.hpp"
+#include "eventually.hpp"
 #include "give_way.hpp"
 #include "held_clock_platform.hpp"
 #include "log_capture.hpp"
@@ -434,13 +435,8 @@ TEST_F(AttachTest, HoldsTheProcessesOfAUserToItsLimits) {
     EXPECT_NO_THROW((void)other.open_session());
     EXPECT_NO_THROW((void)other.allocate(4096, Access::all()));
     // The place of a process is free when the thread of its connection has ended.
-    int refused = 0;
-    for (const auto until = std::chrono::steady_clock::now() + 60s;; std::this_thread::sleep_for(1ms)) {
-        refused = code_of([&] { (void)attach(); });
-        if (refused != ENOSPC || std::chrono::steady_clock::now() >= until) {
-            break;
-        }
-    }
+    int refused = ENOSPC;
+    EXPECT_TRUE(test::eventually([&] { return (refused = code_of([&] { (void)attach(); })) != ENOSPC; }));
     EXPECT_EQ(refused, 0);
 }
 

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "attach/daemon_fixture.hpp"
+#include "eventually.hpp"
 #include "log_capture.hpp"
 #include "patient.hpp"
 #include "pollcore/error.hpp"
@@ -164,10 +165,7 @@ TEST_F(DaemonTest, LeavesNobodyElseTheLastOfItsDescriptors) {
         }
         // One process at most is being admitted. Descriptors of refused processes are closed later, by another thread.
         constexpr std::size_t kMost = kLimit - kReserved + 8;
-        for (const auto until = Clock::now() + kPatience; open() > kMost && Clock::now() < until;) {
-            std::this_thread::sleep_for(1ms);
-        }
-        ASSERT_LE(open(), kMost);
+        ASSERT_TRUE(eventually([&] { return open() <= kMost; })) << open();
     }
     EXPECT_GT(refused, 0);
     // The daemon can still read its configuration, for which it needs a descriptor.

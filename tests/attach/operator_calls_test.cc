@@ -14,6 +14,7 @@
 
 #include "attached_pair.hpp"
 #include "control/runtime_state.hpp"
+#include "eventually.hpp"
 #include "log_capture.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/attach_server.hpp"
@@ -25,6 +26,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using test::AttachedPair;
+using test::eventually;
 using test::kPatience;
 
 constexpr const char* kReason = "was disconnected by its operator";
@@ -46,15 +48,6 @@ protected:
     }
     static std::string path() { return attach_config().path; }
 
-    static bool eventually(const std::function<bool()>& holds) {
-        for (const auto until = std::chrono::steady_clock::now() + kPatience; !holds();) {
-            if (std::chrono::steady_clock::now() > until) {
-                return false;
-            }
-            std::this_thread::sleep_for(1ms);
-        }
-        return true;
-    }
     static std::optional<Completion> next(Session& session) {
         Completion one;
         return session.poll({&one, 1}, kPatience) == 1 ? std::optional(one) : std::nullopt;

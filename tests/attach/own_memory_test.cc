@@ -23,6 +23,7 @@
 #include <gtest/gtest.h>
 
 #include "attach/own_memory_fixture.hpp"
+#include "eventually.hpp"
 #include "native_queue_pair.hpp"
 
 namespace pollcore::test {
@@ -224,10 +225,7 @@ TEST_F(OwnMemoryTest, AfterTheDaemonsDeathNoWriteReachesIt) {
     ASSERT_EQ(::posix_spawn(&spawned, arguments[0], nullptr, nullptr, const_cast<char* const*>(arguments), environ), 0);
     // The kernel closes the descriptors before it gives the process its new name.
     const std::filesystem::path process = "/proc/" + std::to_string(spawned);
-    for (const auto until = Clock::now() + kPatience; read_file(process / "comm") != "sleep\n";) {
-        ASSERT_LT(Clock::now(), until) << "sleep(1) does not run";
-        std::this_thread::sleep_for(1ms);
-    }
+    ASSERT_TRUE(eventually([&] { return read_file(process / "comm") == "sleep\n"; }));
     for (const auto& entry : std::filesystem::directory_iterator(process / "fd")) {
         std::error_code none;
         EXPECT_EQ(std::filesystem::read_symlink(entry.path(), none).string().find("uverbs"), std::string::npos);

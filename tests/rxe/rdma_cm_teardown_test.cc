@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "connect/rdma_cm_connector.hpp"
+#include "eventually.hpp"
 #include "rdma_cm_fixture.hpp"
 
 namespace pollcore {
@@ -163,12 +164,11 @@ TEST_F(RdmaCmTest, ARequestThatIsGivenUpIsFoundByLooking) {
     const ConnectionId lives = request().connection;
     client_.connector().forget(given_up);
     // The kernel gets the rejection a little later.
-    for (const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-         server_.events.empty() && std::chrono::steady_clock::now() < until;) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_TRUE(test::eventually([&] {
         server_.connector().look_for_withdrawn_requests();
         server_.pump();
-    }
+        return !server_.events.empty();
+    }));
     expect(server_, Kind::withdrawn, asked);
     server_.connector().forget(asked);
     server_.connector().look_for_withdrawn_requests();

@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -22,6 +21,7 @@
 #include <rte_lcore.h>
 
 #include "daemon_process.hpp"
+#include "eventually.hpp"
 #include "give_way.hpp"
 #include "pollcore/error.hpp"
 #include "pollcore/runtime.hpp"
@@ -188,7 +188,7 @@ TEST_F(Eal, KeepsEveryHelperThreadOffTheWorkersCore) {
                   int helpers = 0;
                   for (const auto& task : fs::directory_iterator("/proc/self/task")) {
                       const std::string id = task.path().filename();
-                      std::string cpus = cpus_allowed(task.path());
+                      const std::string cpus = cpus_allowed(task.path());
                       if (id == worker) {
                           std::string comm;
                           std::getline(std::ifstream(task.path() / "comm"), comm);
@@ -201,12 +201,7 @@ TEST_F(Eal, KeepsEveryHelperThreadOffTheWorkersCore) {
                       } else if (!before.contains(id)) {
                           ++helpers;
                           // A helper leaves the core itself, a moment after its start.
-                          for (const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-                               contains(cpus, 1) && std::chrono::steady_clock::now() < until;) {
-                              std::this_thread::sleep_for(std::chrono::milliseconds(1));
-                              cpus = cpus_allowed(task.path());
-                          }
-                          if (contains(cpus, 1)) {
+                          if (!test::eventually([&] { return !contains(cpus_allowed(task.path()), 1); })) {
                               return "thread " + id + " may run on " + cpus;
                           }
                       }

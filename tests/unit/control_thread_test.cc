@@ -14,6 +14,7 @@
 
 #include "base/thread_health.hpp"
 #include "control/kernel_place.hpp"
+#include "eventually.hpp"
 #include "log_capture.hpp"
 #include "pollcore/error.hpp"
 
@@ -89,11 +90,8 @@ protected:
             go_.wait();
         });
         hangs.wait();
-        for (const auto until = std::chrono::steady_clock::now() + 60s;
-             kernel_place(health().thread_id).find("futex (") == std::string::npos;) {
-            ASSERT_LT(std::chrono::steady_clock::now(), until) << kernel_place(health().thread_id);
-            std::this_thread::sleep_for(1ms);
-        }
+        const auto place = [&] { return kernel_place(health().thread_id); };
+        ASSERT_TRUE(test::eventually([&] { return place().find("futex (") != std::string::npos; })) << place();
     }
     void go() { go_.count_down(); }
 

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "eventually.hpp"
 #include "pollperf/report/disturbances.hpp"
 #include "pollperf/threads.hpp"
 
@@ -170,11 +171,7 @@ TEST(PollperfNoiseWatch, SleepsOfApplicationAndWorkerAreCountedApart) {
     EXPECT_GE(found.worker->voluntary, 5u);
     EXPECT_LT(found.worker->voluntary, 20u);
     // The kernel takes a thread out of /proc a little after the join.
-    for (const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-         watch.end().worker && std::chrono::steady_clock::now() < until;) {
-        std::this_thread::yield();
-    }
-    EXPECT_FALSE(watch.end().worker);
+    EXPECT_TRUE(test::eventually([&] { return !watch.end().worker; }));
 }
 
 TEST(PollperfNoiseWatch, AThreadThatIsMovedToAnotherCpuHasMigrated) {

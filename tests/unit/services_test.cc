@@ -14,6 +14,7 @@
 
 #include "base/log.hpp"
 #include "common/service_wire.hpp"
+#include "eventually.hpp"
 #include "give_way.hpp"
 #include "pollcore/runtime.hpp"
 #include "pollcored/service.hpp"
@@ -24,20 +25,9 @@ namespace {
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
+using test::eventually;
 
 constexpr auto kPatience = 20s;
-
-template <class Condition>
-bool eventually(Condition&& condition) {
-    const auto deadline = Clock::now() + kPatience;
-    while (!condition()) {
-        if (Clock::now() >= deadline) {
-            return false;
-        }
-        std::this_thread::sleep_for(200us);
-    }
-    return true;
-}
 
 Config make_config(std::vector<ServiceConfig> services) {
     Config config;

@@ -15,6 +15,7 @@
 #include "base/recent_log.hpp"
 #include "control/stall_watch.hpp"
 #include "control/thread_sample.hpp"
+#include "eventually.hpp"
 #include "worker/stall_log.hpp"
 #include "worker/turn.hpp"
 
@@ -212,11 +213,7 @@ TEST(ThreadSampler, AThreadThatWaitsHasSwitchesAndOneThatHasEndedNoSample) {
     ASSERT_TRUE(before && after);
     EXPECT_GE(after->since(*before).voluntary_switches, 3u);
     // A join ends with set_tid_address(2)'s wakeup, and the kernel takes the thread out of /proc a little later.
-    for (const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-         sampler.sample(ThreadSampler::Cpu::again) && std::chrono::steady_clock::now() < until;) {
-        std::this_thread::yield();
-    }
-    EXPECT_FALSE(sampler.sample(ThreadSampler::Cpu::again));
+    EXPECT_TRUE(test::eventually([&] { return !sampler.sample(ThreadSampler::Cpu::again); }));
 }
 
 TEST(StallWatch, AStallGetsWhatHappenedSinceTheSampleBeforeIt) {
